@@ -1,7 +1,7 @@
 //! Words that other systems have for what Muster does: which command of ours a user of kubectl, Slurm, PBS or docker means.
 
 /// The words, and what to type instead.
-const VERBS: [(&[&str], &str); 25] = [
+const VERBS: [(&[&str], &str); 26] = [
     (
         &[
             "ps", "ls", "list", "jobs", "squeue", "qstat", "bjobs", "status",
@@ -60,6 +60,10 @@ const VERBS: [(&[&str], &str); 25] = [
     (
         &["why", "diagnose", "debug"],
         "what happened to a job, and why, is told by `muster explain JOB`",
+    ),
+    (
+        &["trace", "timeline", "profile", "perfetto"],
+        "a job's timeline for Perfetto is written by `muster report JOB --trace`; as text it is told by `muster explain JOB`",
     ),
     (
         &["exec", "attach", "shell", "ssh", "sh", "cp", "port-forward"],

@@ -10,18 +10,26 @@
 //! | `file` | the operator's file, checked with all its errors at once |
 //! | `fields` | reading YAML with a path for every error |
 //! | `receiver` | one receiver: its address, what proves us to it, and both without secrets |
-//! | `body` | messages as JSON, for each kind of receiver |
+//! | `mailbox` | the same for one of mail |
+//! | `body` | messages as text, and as JSON for each kind of receiver |
+//! | `mail` | a message as a mail |
+//! | `dial` | connections, and TLS |
 //! | `http` | one request |
+//! | `smtp` | one mail |
 //! | `desk` | the receivers, their figures, and trying one out |
 //! | `send` | the task of one receiver |
 
 mod body;
 mod desk;
+mod dial;
 mod fields;
 mod file;
 mod http;
+mod mail;
+mod mailbox;
 mod receiver;
 mod send;
+mod smtp;
 
 pub(crate) use desk::Desk;
 pub use file::{Notify, read};

@@ -25,6 +25,7 @@
 //! | `worker_pod` | a pod that holds one job's place |
 //! | `history` | what is left of jobs that are over |
 //! | `event` | something that happened, told to people |
+//! | `formed` | the sentence that names the nodes of a generation that was started |
 //! | `tombstone` | what is remembered of a deleted job |
 //! | `eligible` | whether a job may start: the jobs that it waits for, and its time |
 //! | `shortage` | what a job with too few nodes lacks, as one word |
@@ -162,6 +163,7 @@ mod fill_receipt;
 mod finish;
 mod forced_ends;
 mod forget;
+pub mod formed;
 mod gather;
 mod generation;
 mod give_up;

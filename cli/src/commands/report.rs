@@ -18,14 +18,22 @@ use crate::{
 /// Its state, where its time went, a timeline, every incident with its culprit and what it cost,
 /// ranks with their first errors, events, and the job's file. The file loads nothing and needs no
 /// script, so it can be sent to somebody who cannot ask the coordinator. Values of environment
-/// variables are left out. With -o json it is what `muster explain` says.
+/// variables are left out. With -o json it is what `muster explain` says. With --trace it is the
+/// timeline in Chrome's Trace Event format, for ui.perfetto.dev or chrome://tracing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
-  muster report digits > digits.html")]
+  muster report digits > digits.html
+
+  # States, phases and nodes as rows in Perfetto (https://ui.perfetto.dev, Open trace file)
+  muster report digits --trace > digits.trace.json")]
 pub(crate) struct Report {
     /// Name of the job
     job: String,
+
+    /// Write instead a trace, for Perfetto or chrome://tracing
+    #[arg(long)]
+    trace: bool,
 }
 
 pub(crate) async fn report(cx: &Context, args: Report) -> Result<(), Failure> {
@@ -42,6 +50,14 @@ pub(crate) async fn report(cx: &Context, args: Report) -> Result<(), Failure> {
         now_us: now_us(),
         path: "",
     };
+    if args.trace {
+        return match cx.format() {
+            Format::Table | Format::Wide | Format::Json => cx.print(&output::json(
+                &output::trace::trace(&story.explained, frame.now_us),
+            )),
+            Format::Yaml | Format::Name => Err(Failure::usage("a trace is always JSON")),
+        };
+    }
     match cx.format() {
         Format::Table | Format::Wide => cx.print(&muster_page::report(frame, &story)),
         Format::Json => cx.print(&output::json(&Explanation::from(story.explained))),

@@ -537,6 +537,20 @@ struct Lost {
     incidents: u32,
 }
 
+/// A receipt alone.
+pub(super) fn incident(incident: v1::Incident) -> serde_json::Value {
+    value(&Incident::from(incident))
+}
+
+/// Where the time of a job has gone, alone.
+pub(super) fn time_account(account: v1::TimeAccount) -> serde_json::Value {
+    value(&TimeAccount::from(account))
+}
+
+fn value<T: Serialize>(part: &T) -> serde_json::Value {
+    serde_json::to_value(part).expect("our documents have text keys")
+}
+
 /// Milliseconds with at most three decimals, because the input is whole microseconds.
 fn ms(us: Option<u64>) -> Option<f64> {
     us.map(|us| us as f64 / 1e3)

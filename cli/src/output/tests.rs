@@ -6,7 +6,10 @@ use std::{env, fs, path::PathBuf};
 
 use muster_proto::v1::*;
 
-use super::{describe, document, environment, explain, json, listing::Listed, table::Table, yaml};
+use super::{
+    describe, document, environment, explain, json, listing::Listed, table::Table, trace::trace,
+    yaml,
+};
 
 /// 2026-11-21T11:35:28Z, when the job was submitted.
 const START: u64 = 1_795_260_928_000_000;
@@ -540,4 +543,9 @@ fn what_is_printed_can_be_submitted_again() {
 
 fn is_the_server_s(line: &str) -> bool {
     line.trim_start().starts_with("uid:") || line.trim_start().starts_with("creationTimestamp:")
+}
+
+#[test]
+fn traces() {
+    held_to("trace.json", &json(&trace(&story(), NOW)));
 }

@@ -70,7 +70,7 @@ fn shown(desk: &Desk, receiver: &Receiver, outbox: &Outbox) -> v1::Receiver {
         .unwrap_or_default();
     v1::Receiver {
         name: receiver.name.clone(),
-        form: receiver.form.word().into(),
+        form: receiver.form().into(),
         address: receiver.shown(),
         kinds: kinds(desk.rules(), &receiver.name),
         waiting: u32::try_from(waiting.count()).unwrap_or(u32::MAX),

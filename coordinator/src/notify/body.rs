@@ -1,4 +1,4 @@
-//! Messages as JSON. The form of a webhook is described in `docs/notifications.md`.
+//! Messages as text and as JSON. The form of a webhook is described in `docs/notifications.md`.
 
 use jiff::Timestamp as Moment;
 use muster_core::{
@@ -109,7 +109,8 @@ fn severity(kind: Kind) -> &'static str {
     if kind.is_warning() { "warning" } else { "info" }
 }
 
-fn title(cluster: &str, message: &Message) -> String {
+/// The whole message in one line.
+pub(super) fn title(cluster: &str, message: &Message) -> String {
     let prefix = match cluster {
         "" => String::new(),
         cluster => format!("[{cluster}] "),
@@ -130,7 +131,7 @@ fn title(cluster: &str, message: &Message) -> String {
 }
 
 /// The whole message for a person.
-fn text(cluster: &str, message: &Message, dropped: u64) -> String {
+pub(super) fn text(cluster: &str, message: &Message, dropped: u64) -> String {
     let mut lines = vec![title(cluster, message)];
     let is_one = message.count == 1;
     for notice in &message.notices {

@@ -1,6 +1,8 @@
 //! The operator's file (`--notify FILE`): receivers, and rules that say who gets what. `docs/notifications.md` describes
 //! it.
 
+mod mailbox;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -18,9 +20,9 @@ use rustls::ClientConfig;
 use serde_json::Value;
 
 use super::{
+    dial,
     fields::{Fields, Wrong},
-    http,
-    receiver::{Address, Form, Receiver, Secret},
+    receiver::{Address, Endpoint, Form, Receiver, Secret, To},
 };
 
 /// A month: who waits for longer is told by nobody else either.
@@ -28,6 +30,9 @@ const WAITING_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
 
 /// Longer, and people look first.
 const GATHER_MAX: Duration = Duration::from_secs(3600);
+
+/// The field of a receiver of mail.
+pub(super) const MAIL: &str = "mail";
 
 /// What the file says.
 #[derive(Clone, Debug)]
@@ -130,18 +135,35 @@ fn receiver(
     if let Some(why) = label_error(&name) {
         wrong.note(&fields.path("name"), why);
     }
-    let forms = [Form::Webhook, Form::Slack, Form::Alertmanager];
-    let given: Vec<(Form, &Value)> = forms
-        .into_iter()
-        .filter_map(|form| Some((form, fields.get(form.word())?)))
+    let words = Form::ALL.map(Form::word).into_iter().chain([MAIL]);
+    let given: Vec<(&str, &Value)> = words
+        .filter_map(|word| Some((word, fields.get(word)?)))
         .collect();
     fields.end(wrong);
-    let [(form, value)] = given[..] else {
-        wrong.note(path, "needs one of webhook, slack and alertmanager");
+    let [(word, value)] = given[..] else {
+        wrong.note(path, "needs one of webhook, slack, alertmanager and mail");
         return None;
     };
-    let mut fields = Fields::of(&format!("{path}.{}", form.word()), value, wrong)?;
-    let url = secret(&mut fields, ["url", "urlFile", "urlEnv"], wrong);
+    let mut fields = Fields::of(&format!("{path}.{word}"), value, wrong)?;
+    let form = Form::ALL.into_iter().find(|form| form.word() == word);
+    let to = match form {
+        Some(form) => endpoint(form, &mut fields, wrong).map(To::Http),
+        None => mailbox::mailbox(&mut fields, wrong).map(To::Mail),
+    };
+    let file = fields.text("caFile", wrong).map(PathBuf::from);
+    let tls = trusted.of(file).map_err(|why| {
+        wrong.note(&fields.path("caFile"), why);
+    });
+    fields.end(wrong);
+    Some(Receiver {
+        name,
+        to: to?,
+        tls: tls.ok()?,
+    })
+}
+
+fn endpoint(form: Form, fields: &mut Fields<'_>, wrong: &mut Wrong) -> Option<Endpoint> {
+    let url = secret(fields, ["url", "urlFile", "urlEnv"], wrong);
     if url.is_none() {
         let what = "name the address by one of url, urlFile and urlEnv";
         wrong.note(&fields.path("url"), what);
@@ -156,9 +178,9 @@ fn receiver(
     if let Some(Err(why)) = parsed {
         wrong.note(&fields.path("url"), why);
     }
-    let token = secret(&mut fields, ["", "tokenFile", "tokenEnv"], wrong);
+    let token = secret(fields, ["", "tokenFile", "tokenEnv"], wrong);
     let key = match form {
-        Form::Webhook => secret(&mut fields, ["", "keyFile", "keyEnv"], wrong),
+        Form::Webhook => secret(fields, ["", "keyFile", "keyEnv"], wrong),
         Form::Slack | Form::Alertmanager => None,
     };
     for (field, secret) in [("token", &token), ("key", &key)] {
@@ -166,18 +188,11 @@ fn receiver(
             wrong.note(&fields.path(field), why);
         }
     }
-    let file = fields.text("caFile", wrong).map(PathBuf::from);
-    let tls = trusted.of(file).map_err(|why| {
-        wrong.note(&fields.path("caFile"), why);
-    });
-    fields.end(wrong);
-    Some(Receiver {
-        name,
+    Some(Endpoint {
         form,
         url: url?,
         token,
         key,
-        tls: tls.ok()?,
     })
 }
 
@@ -267,7 +282,7 @@ impl Trusted {
         if let Some(known) = self.0.get(&file) {
             return Ok(known.clone());
         }
-        let read = http::trusting(file.as_deref())?;
+        let read = dial::trusting(file.as_deref())?;
         self.0.insert(file, read.clone());
         Ok(read)
     }
@@ -311,8 +326,95 @@ gatherFor: 30s
         let chat = &notify.receivers["chat"];
         assert_eq!(chat.shown(), "https://chat.example.com");
         assert!(!format!("{notify:?}").contains("SECRET"));
-        let pager = notify.receivers["pager"].address().unwrap();
-        assert_eq!(pager.path, "/api/v2/alerts");
+        let To::Http(pager) = &notify.receivers["pager"].to else {
+            panic!("it is no mail");
+        };
+        assert_eq!(pager.address().unwrap().path, "/api/v2/alerts");
+    }
+
+    /// A file with one receiver of mail, and nothing else.
+    fn with_mail(fields: &str) -> Result<Notify, Vec<String>> {
+        parse(&format!(
+            "receivers: [{{ name: ops, mail: {{ {fields} }} }}]"
+        ))
+    }
+
+    #[test]
+    fn a_receiver_of_mail_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let secret = folder.path().join("password");
+        fs::write(&secret, "hunter2\n").unwrap();
+        let fields = format!(
+            "server: smtp://mail, from: muster@example.org, to: [ann@example.org], user: muster, passwordFile: {}",
+            secret.display()
+        );
+        let notify = with_mail(&fields).unwrap();
+        let ops = &notify.receivers["ops"];
+        assert_eq!(
+            (ops.form(), ops.shown().as_str()),
+            ("mail", "smtp://mail:587 to ann@example.org")
+        );
+        assert!(!format!("{notify:?}").contains("hunter2"));
+        let To::Mail(mailbox) = &ops.to else {
+            panic!("it is mail");
+        };
+        assert_eq!(
+            mailbox.start_tls,
+            crate::notify::mailbox::StartTls::Required,
+            "if nothing is said"
+        );
+    }
+
+    #[test]
+    fn all_that_is_wrong_with_mail_is_said_at_once() {
+        let whole = "from: a@x, to: [b@x], server: ";
+        for (fields, must) in [
+            (
+                "port: 25".to_owned(),
+                &[
+                    "server: name the server",
+                    "from: \"\" is no",
+                    "to: name at least",
+                    "port: is not known",
+                ][..],
+            ),
+            (
+                "server: 'smtp://ann:secret@mail', from: a, to: [b@x, b@x, 'c <c@x>']".to_owned(),
+                &[
+                    "server: has a name",
+                    "from: \"a\" is no",
+                    "to[1]: b@x stands twice",
+                    "to[2]: ",
+                ],
+            ),
+            (
+                format!("{whole} smtps://mail, startTls: off, user: ann"),
+                &["startTls: smtps:// is TLS", "user: the user needs"],
+            ),
+            (
+                format!("{whole} smtp://mail, startTls: sometimes, passwordFile: /no/such/file"),
+                &[
+                    "startTls: \"sometimes\" is not one of required, opportunistic, off",
+                    "password: read /no",
+                    "password: the password needs",
+                ],
+            ),
+            (
+                format!("{whole} smtp://mail, startTls: off, user: ann, passwordEnv: PATH"),
+                &["password: a password is not sent without TLS"],
+            ),
+        ] {
+            let wrong = with_mail(&fields).unwrap_err();
+            assert_eq!(wrong.len(), must.len(), "{wrong:?}");
+            for part in must {
+                let part = format!("receivers[0].mail.{part}");
+                assert!(
+                    wrong.iter().any(|one| one.starts_with(&part)),
+                    "{part}: {wrong:?}"
+                );
+            }
+            assert!(!wrong.concat().contains("secret"), "{wrong:?}");
+        }
     }
 
     #[test]
@@ -341,7 +443,7 @@ showErrors: maybe
         for part in [
             "receivers[0].name: ",
             "receivers[0].slack.url: whoever knows",
-            "receivers[1]: needs one of webhook, slack and alertmanager",
+            "receivers[1]: needs one of webhook, slack, alertmanager and mail",
             "receivers[2].webhook.url: must begin with https://",
             "receivers[2].webhook.key: read /no/such/file",
             "receivers[2].webhook.retries: is not known; known are caFile,",

@@ -1,7 +1,7 @@
 //! One POST to another program, over HTTP/1.1. It trusts nothing that it hears: the whole exchange has a time, the answer
 //! a size, a certificate is verified, and a redirect is an answer like any other.
 
-use std::{fmt::Display, fs, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{fmt::Display, pin::pin, sync::Arc, time::Duration};
 
 use http::{
     HeaderValue, Request, Response,
@@ -14,21 +14,13 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use muster_core::fleet::notify::Answered;
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
+use rustls::ClientConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::TlsConnector;
 
-use super::receiver::Address;
-
-/// For name, connection and handshake. A firewall that drops everything costs as much with each attempt.
-const CONNECT: Duration = Duration::from_secs(10);
+use super::{dial, receiver::Address};
 
 /// For the whole exchange. Receivers queue what they get, and answer within a second or two.
 const WHOLE: Duration = Duration::from_secs(15);
@@ -76,38 +68,6 @@ impl Display for Reply {
     }
 }
 
-/// Whom TLS trusts: the authorities in this file, or those of the machine.
-pub(super) fn trusting(file: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
-    let mut roots = RootCertStore::empty();
-    match file {
-        Some(path) => {
-            let shown = path.display();
-            let pem = fs::read(path).map_err(|e| format!("read {shown}: {e}"))?;
-            for certificate in CertificateDer::pem_slice_iter(&pem) {
-                let certificate = certificate.map_err(|e| format!("{shown}: {e:?}"))?;
-                roots
-                    .add(certificate)
-                    .map_err(|e| format!("{shown}: {e}"))?;
-            }
-            if roots.is_empty() {
-                return Err(format!("{shown} holds no certificate"));
-            }
-        }
-        // A machine without any is told with the first https address that it cannot verify.
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?;
-    Ok(Arc::new(
-        config.with_root_certificates(roots).with_no_client_auth(),
-    ))
-}
-
 /// Sends it and reads the answer.
 pub(super) async fn post(post: Post) -> Result<Reply, String> {
     let late = || format!("no answer within {} s", WHOLE.as_secs());
@@ -120,20 +80,14 @@ async fn exchange(post: Post) -> Result<Reply, String> {
     let Address {
         tls, host, port, ..
     } = post.address.clone();
-    let connected = timeout(CONNECT, TcpStream::connect((host.as_str(), port))).await;
-    let stream = connected
-        .map_err(|_| format!("no connection within {} s", CONNECT.as_secs()))?
-        .map_err(|e| format!("connect to {}: {e}", post.address.authority()))?;
-    if !tls {
-        return request(stream, post).await;
+    let stream = dial::connect(&host, port).await?;
+    match tls {
+        true => {
+            let stream = dial::secured(stream, &host, &post.tls).await?;
+            request(stream, post).await
+        }
+        false => request(stream, post).await,
     }
-    let name = ServerName::try_from(host).map_err(|e| e.to_string())?;
-    let connecting = TlsConnector::from(post.tls.clone()).connect(name, stream);
-    let stream = timeout(CONNECT, connecting).await;
-    let stream = stream
-        .map_err(|_| format!("no TLS handshake within {} s", CONNECT.as_secs()))?
-        .map_err(|e| format!("TLS: {e}"))?;
-    request(stream, post).await
 }
 
 async fn request(
@@ -196,7 +150,7 @@ async fn reply(response: Response<Incoming>) -> Result<Reply, String> {
     Ok(Reply {
         status: head.status.as_u16(),
         retry_after: after,
-        text: one_line(&read),
+        text: dial::one_line(&read),
     })
 }
 
@@ -208,17 +162,6 @@ fn retry_after(text: &str) -> Option<Duration> {
     let date = jiff::fmt::rfc2822::parse(text.trim()).ok()?;
     let left = date.timestamp().duration_since(jiff::Timestamp::now());
     Duration::try_from(left).ok()
-}
-
-fn one_line(answer: &[u8]) -> String {
-    const SHOWN: usize = 200;
-    let text = String::from_utf8_lossy(answer);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let line = words.join(" ");
-    line.chars()
-        .filter(|c| !c.is_control())
-        .take(SHOWN)
-        .collect()
 }
 
 /// An error with its cause: hyper's own sentence says little.

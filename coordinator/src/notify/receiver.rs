@@ -5,10 +5,12 @@ use std::{env, fs, io::Read, path::PathBuf, sync::Arc};
 
 use rustls::ClientConfig;
 
+use super::mailbox::Mailbox;
+
 /// A secret is a token or an address.
 const SECRET_MAX: u64 = 16 << 10;
 
-/// In which form messages are sent.
+/// In which form messages are sent over HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// JSON of our own.
@@ -20,6 +22,8 @@ pub(crate) enum Form {
 }
 
 impl Form {
+    pub(crate) const ALL: [Form; 3] = [Form::Webhook, Form::Slack, Form::Alertmanager];
+
     pub(crate) fn word(self) -> &'static str {
         match self {
             Form::Webhook => "webhook",
@@ -131,17 +135,30 @@ impl Address {
 #[derive(Clone, Debug)]
 pub(crate) struct Receiver {
     pub(crate) name: String,
+    pub(crate) to: To,
+    /// Whom TLS trusts.
+    pub(crate) tls: Arc<ClientConfig>,
+}
+
+/// How it is reached.
+#[derive(Clone, Debug)]
+pub(crate) enum To {
+    Http(Endpoint),
+    Mail(Mailbox),
+}
+
+/// A program that takes requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
     pub(crate) form: Form,
     pub(crate) url: Secret,
     /// Sent as a bearer token.
     pub(crate) token: Option<Secret>,
     /// Signs the messages of a webhook.
     pub(crate) key: Option<Secret>,
-    /// Whom TLS trusts.
-    pub(crate) tls: Arc<ClientConfig>,
 }
 
-impl Receiver {
+impl Endpoint {
     pub(crate) fn address(&self) -> Result<Address, String> {
         let mut address = Address::parse(&self.url.read()?)?;
         if self.form == Form::Alertmanager {
@@ -154,12 +171,25 @@ impl Receiver {
         }
         Ok(address)
     }
+}
+
+impl Receiver {
+    /// The word in the operator's file.
+    pub(crate) fn form(&self) -> &'static str {
+        match &self.to {
+            To::Http(endpoint) => endpoint.form.word(),
+            To::Mail(_) => "mail",
+        }
+    }
 
     /// Its address for people.
     pub(crate) fn shown(&self) -> String {
-        match self.address() {
-            Ok(address) => address.shown(),
-            Err(why) => why,
+        match &self.to {
+            To::Http(endpoint) => match endpoint.address() {
+                Ok(address) => address.shown(),
+                Err(why) => why,
+            },
+            To::Mail(mailbox) => mailbox.shown(),
         }
     }
 }

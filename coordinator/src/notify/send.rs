@@ -12,7 +12,7 @@ use muster_core::{
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::desk::{Desk, Figures};
+use super::desk::{Desk, Figures, Tried};
 use muster_handle::handle::Handle;
 
 /// How long to wait while another coordinator may decide. The process ends soon, or goes on.
@@ -40,7 +40,7 @@ pub(crate) async fn send(desk: Arc<Desk>, name: String, handle: Handle) {
                     .attempt(receiver, &message, dropped, handle.now())
                     .await;
                 dispatch.answered(message.number, tried.answered, handle.now());
-                tell(&name, &before, &tried.said, tried.answered);
+                tell(&name, &before, &tried);
                 if tried.answered != Answered::Delivered {
                     continue;
                 }
@@ -87,17 +87,21 @@ fn next(
     }
 }
 
-/// Says once that a receiver does not answer, and once that it does again.
-fn tell(name: &str, before: &Figures, said: &str, answered: Answered) {
-    match (&before.failing, answered) {
+/// Says once that a receiver does not answer, and once that it does again; and who does not get a message that others got.
+fn tell(name: &str, before: &Figures, tried: &Tried) {
+    match (&before.failing, tried.answered) {
         (None, Answered::Delivered) => {}
         (Some(_), Answered::Delivered) => {
             info!(receiver = name, "notifications are delivered again")
         }
         (None, _) => warn!(
             receiver = name,
-            "a notification was not delivered, and is tried again: {said} (muster notify list)"
+            "a notification was not delivered, and is tried again: {} (muster notify list)",
+            tried.said
         ),
         (Some(_), _) => {}
+    }
+    if let (Some(except), Answered::Delivered) = (&tried.except, tried.answered) {
+        warn!(receiver = name, "a notification was delivered, {except}");
     }
 }

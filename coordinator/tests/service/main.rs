@@ -22,6 +22,7 @@ mod jobs;
 mod kubectl;
 mod kubernetes;
 mod logs;
+mod mail;
 mod metrics;
 mod nodes;
 mod notifications;

@@ -178,14 +178,14 @@ async fn telling(url: &str, more: &str) -> (Server, TempDir) {
     (server, folder)
 }
 
-async fn listed(server: &Server) -> v1::Receiver {
+pub(crate) async fn listed(server: &Server) -> v1::Receiver {
     let mut client = server.clients.notifications();
     let request = v1::ListReceiversRequest {};
     let answer = within(client.list_receivers(request)).await.unwrap();
     answer.into_inner().receivers.remove(0)
 }
 
-async fn tested(server: &Server) -> v1::TestReceiverResponse {
+pub(crate) async fn tested(server: &Server) -> v1::TestReceiverResponse {
     let mut client = server.clients.notifications();
     let request = v1::TestReceiverRequest {
         name: "hook".into(),
@@ -195,7 +195,7 @@ async fn tested(server: &Server) -> v1::TestReceiverResponse {
 }
 
 /// Waits until the receiver is like this.
-async fn until(server: &Server, wanted: impl Fn(&v1::Receiver) -> bool) -> v1::Receiver {
+pub(crate) async fn until(server: &Server, wanted: impl Fn(&v1::Receiver) -> bool) -> v1::Receiver {
     within(async {
         let mut look = tokio::time::interval(std::time::Duration::from_millis(50));
         loop {
@@ -210,7 +210,7 @@ async fn until(server: &Server, wanted: impl Fn(&v1::Receiver) -> bool) -> v1::R
 }
 
 /// A job that has no restart left, and fails.
-async fn fails(server: &Server, agent: &FakeAgent, name: &str) {
+pub(crate) async fn fails(server: &Server, agent: &FakeAgent, name: &str) {
     let once = v1::JobSpec {
         restart_policy: Some(v1::RestartPolicy {
             max_restarts: Some(0),

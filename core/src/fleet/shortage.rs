@@ -6,10 +6,12 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use serde::Deserialize;
+
 use crate::fleet::worker_pod::PodWait;
 
 /// The cause of a shortage of nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Shortage {
     // No pod is made.
     /// A quota of the namespace is used up.

@@ -2,14 +2,12 @@
 //! are inert. It never chooses members: `open` has.
 
 use crate::fleet::{
+    formed::{self, Formed},
     generation,
     job::{GenerationRecord, JobRecord, Stage},
     job_turn::{Facts, JobTurn},
     node_mix,
 };
-
-/// How many nodes an event names.
-const NAMED: usize = 16;
 
 impl JobTurn<'_> {
     /// Starts the generation being formed, if it may start.
@@ -64,21 +62,16 @@ fn may_start(facts: Facts<'_>, generation: &GenerationRecord) -> bool {
         && node_mix::mismatched(facts.nodes, facts.job, facts.now).is_empty()
 }
 
-/// The world of the job's current generation, and its first nodes: for an event.
+/// The world of the job's current generation, for an event.
 fn world(job: &JobRecord) -> Option<String> {
     let generation = job.current.as_ref()?;
-    let members = match job.spec.packs() {
-        true => format!(" with {} members", generation.size()),
-        false => String::new(),
+    let nodes = generation.members.iter().map(|member| &member.node);
+    let formed = Formed {
+        generation: generation.number.0,
+        world: generation.world_size().into(),
+        nodes: generation.members.len(),
+        members: job.spec.packs().then(|| generation.size() as usize),
+        named: nodes.take(formed::NAMED).map(ToString::to_string).collect(),
     };
-    let nodes = generation.members.iter().map(|member| member.node.as_str());
-    let names: Vec<&str> = nodes.take(NAMED).collect();
-    let all = generation.members.len();
-    let more = if all > names.len() { ", ..." } else { "" };
-    Some(format!(
-        "generation {}: world {} on {all} nodes{members}: {}{more}",
-        generation.number,
-        generation.world_size(),
-        names.join(", ")
-    ))
+    Some(formed.to_string())
 }

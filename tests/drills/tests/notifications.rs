@@ -115,4 +115,31 @@ fn a_script_that_fails_is_told_once_with_rank_cause_and_last_line() {
         "{list:#}"
     );
     assert!(got.try_recv().is_err());
+    drawn(&cluster);
+}
+
+/// The job's life as a trace: its two nodes were in one generation, which ended with it.
+fn drawn(cluster: &Cluster) {
+    let trace = cluster.muster(["report", "shards", "--trace"]);
+    let trace: Value = serde_json::from_str(&trace).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let bars = |name: &str| {
+        let found = events.iter();
+        found
+            .filter(|event| event["ph"] == "X" && event["name"] == name)
+            .count()
+    };
+    assert_eq!(
+        (bars("generation 1"), bars("training"), bars("stopping")),
+        (2, 1, 1),
+        "{trace:#}"
+    );
+    let failed = |event: &&Value| event["ph"] == "i" && event["args"]["cause"] == "WorkerFailed";
+    let failed = events.iter().find(failed).unwrap();
+    let culprit = failed["args"]["culprit"].as_str().unwrap();
+    assert!(culprit.starts_with("rank 1 on "), "{failed:#}");
+    let sizes = events.iter().filter(|event| event["ph"] == "C");
+    let sizes: Vec<&Value> = sizes.map(|event| &event["args"]["ranks"]).collect();
+    assert_eq!(sizes, [&json!(0), &json!(2), &json!(0)], "{trace:#}");
+    assert_eq!(trace["otherData"].get("notes"), None, "{trace:#}");
 }

@@ -36,6 +36,15 @@ impl Answered {
             _ => Answered::NotNow(retry_after),
         }
     }
+
+    /// By what a server of mail answers to a mail, its sender or a recipient: <https://www.rfc-editor.org/rfc/rfc5321#section-4.2.1>.
+    pub fn by_reply(code: u16) -> Self {
+        match code {
+            200..300 => Answered::Delivered,
+            500..600 => Answered::Refused,
+            _ => Answered::NotNow(None),
+        }
+    }
 }
 
 /// What is to be done now.

@@ -1,0 +1,483 @@
+//! A job's life as rows, and what viewers ask of a file.
+
+use std::collections::BTreeMap;
+
+use muster_proto::v1::{Event as Told, JobRef, JobStatus, MemberStatus, Stall};
+use proptest::prelude::*;
+
+use super::*;
+
+/// When the job was submitted: 2026-11-21T11:35:28Z.
+const START: u64 = 1_795_260_928_000_000;
+const SECOND: u64 = 1_000_000;
+
+fn event(at: u64, reason: &str, message: &str) -> Told {
+    Told {
+        at_unix_us: START + at * SECOND,
+        reason: reason.into(),
+        message: message.into(),
+        ..Told::default()
+    }
+}
+
+/// One that took a second for each phase, and three for the model.
+fn incident(at: u64, cause: &str, from: u64, to: u64) -> Incident {
+    Incident {
+        at_unix_us: START + at * SECOND,
+        cause: cause.into(),
+        message: format!("{cause} happened"),
+        from_generation: from,
+        to_generation: to,
+        from_nodes: 2,
+        to_nodes: 2,
+        detect_us: Some(SECOND),
+        decide_us: Some(SECOND),
+        stop_us: Some(SECOND),
+        launch_us: Some(SECOND),
+        join_us: Some(SECOND),
+        first_step_us: Some(SECOND),
+        total_us: Some(6 * SECOND),
+        charged: "job".into(),
+        ..Incident::default()
+    }
+}
+
+/// Waits for nodes, starts on two, loses one, waits, goes on with another, stalls for a while, and is cancelled.
+fn story() -> ExplainResponse {
+    let first = Incident {
+        detect_us: Some(0),
+        decide_us: Some(10 * SECOND),
+        stop_us: None,
+        total_us: Some(13 * SECOND),
+        from_nodes: 0,
+        ..incident(0, "FirstStart", 0, 1)
+    };
+    let lost = Incident {
+        decide_us: Some(20 * SECOND),
+        total_us: Some(25 * SECOND),
+        culprit: "node-2".into(),
+        error_class: "Infrastructure".into(),
+        steps_lost: Some(4),
+        start: Some(v1::StartPhases {
+            imports_us: Some(SECOND / 2),
+            join_us: Some(SECOND / 2),
+            nccl_us: Some(SECOND / 4),
+            first_step_us: Some(SECOND / 4 * 3),
+            imports: vec![v1::Import {
+                name: "torch".into(),
+                us: 400_000,
+                why: String::new(),
+            }],
+            ..v1::StartPhases::default()
+        }),
+        ..incident(60, "NodeLost", 1, 2)
+    };
+    let alone = Incident {
+        restarted_ranks: vec![1],
+        stop_us: None,
+        join_us: None,
+        first_step_us: None,
+        total_us: Some(3 * SECOND),
+        ..incident(100, "WorkerKilled", 2, 2)
+    };
+    let member = |rank: u32, node: &str| MemberStatus {
+        node: node.into(),
+        node_rank: rank,
+        ..MemberStatus::default()
+    };
+    ExplainResponse {
+        job: Some(Job {
+            r#ref: Some(JobRef {
+                namespace: "team-a".into(),
+                name: "digits".into(),
+            }),
+            uid: "u1".into(),
+            created_unix_us: START,
+            status: Some(JobStatus {
+                generation: 2,
+                members: vec![member(0, "node-1"), member(1, "node-3")],
+                finished_unix_us: START + 200 * SECOND,
+                ..JobStatus::default()
+            }),
+            ..Job::default()
+        }),
+        timeline: vec![
+            event(0, "Submitted", "accepted"),
+            event(2, "BelowMinimum", "1 of at least 2 nodes available"),
+            event(
+                11,
+                "WorldFormed",
+                "generation 1: world 4 on 2 nodes: node-1, node-2; torch 2.15.0",
+            ),
+            Told {
+                node: "node-2".into(),
+                ..event(61, "NodeSuspect", "silent for 3 s")
+            },
+            event(62, "BelowMinimum", "1 of at least 2 nodes available"),
+            event(70, "NodesOccupied", "node-3 is occupied"),
+            event(
+                82,
+                "WorldFormed",
+                "generation 2: world 4 on 2 nodes: node-1, node-3",
+            ),
+            event(120, "JobStalled", "nothing has moved for 10s"),
+            event(130, "JobMovesAgain", "it moves again"),
+            event(190, "CancelRequested", "it is being cancelled"),
+            event(200, "Cancelled", "cancelled"),
+        ],
+        incidents: vec![first, lost, alone],
+        ..ExplainResponse::default()
+    }
+}
+
+type Short = (String, u64, u64);
+
+/// Name, begin and end of the bars of each row, in tenths of a second.
+fn rows(trace: &Trace) -> BTreeMap<String, Vec<Short>> {
+    let names = trace.trace_events.iter();
+    let names: BTreeMap<(u32, u32), String> = names
+        .filter(|event| event.name == "thread_name")
+        .map(|event| {
+            let name = event.args["name"].as_str().unwrap().to_owned();
+            ((event.pid, event.tid), name)
+        })
+        .collect();
+    let mut rows: BTreeMap<String, Vec<Short>> = BTreeMap::new();
+    for event in trace.trace_events.iter().filter(|event| event.ph == "X") {
+        let row = names[&(event.pid, event.tid)].clone();
+        let end = event.ts + event.dur.unwrap();
+        let short = (event.name.clone(), event.ts / 100_000, end / 100_000);
+        rows.entry(row).or_default().push(short);
+    }
+    rows
+}
+
+fn shown(bars: &[Short]) -> Vec<(&str, u64, u64)> {
+    bars.iter()
+        .map(|(name, from, to)| (name.as_str(), *from, *to))
+        .collect()
+}
+
+/// What viewers ask: times in order, no length below nothing, and bars of one row that nest or follow each other.
+fn is_well_formed(trace: &Trace) -> Result<(), String> {
+    let mut last = 0;
+    let mut open: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
+    for event in &trace.trace_events {
+        let Event {
+            name,
+            ph,
+            ts,
+            dur,
+            pid,
+            tid,
+            ..
+        } = event;
+        if !["M", "X", "i", "C"].contains(ph) || dur.is_some() != (*ph == "X") {
+            return Err(format!("{name} is a {ph} with {dur:?}"));
+        }
+        if *ts < last {
+            return Err(format!("{name} at {ts} comes after {last}"));
+        }
+        last = *ts;
+        let Some(dur) = dur else { continue };
+        let above = open.entry((*pid, *tid)).or_default();
+        above.retain(|end| *end > *ts);
+        if let Some(end) = above.last().filter(|end| **end < ts + dur) {
+            return Err(format!("{name} reaches beyond {end}"));
+        }
+        above.push(ts + dur);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_job_has_a_row_of_states() {
+    let trace = trace(&story(), START + 999 * SECOND);
+    let rows = rows(&trace);
+    assert_eq!(
+        shown(&rows["state"]),
+        [
+            ("waiting", 0, 100),
+            ("waiting: BelowMinimum", 20, 100),
+            ("starting", 100, 130),
+            ("training", 130, 600),
+            ("recovering", 600, 850),
+            ("waiting: BelowMinimum", 620, 700),
+            ("waiting: NodesOccupied", 700, 810),
+            ("training", 850, 1900),
+            ("stalled", 1200, 1300),
+            ("stopping", 1900, 2000),
+        ]
+    );
+    is_well_formed(&trace).unwrap();
+}
+
+#[test]
+fn a_reform_has_its_phases_and_the_receipt() {
+    let trace = trace(&story(), 0);
+    let rows = rows(&trace);
+    let reforms = shown(&rows["re-forms"]);
+    assert_eq!(
+        reforms[..4],
+        [
+            ("#1 FirstStart", 0, 130),
+            ("decide", 0, 100),
+            ("launch", 100, 110),
+            ("join", 110, 120),
+        ]
+    );
+    assert_eq!(
+        reforms[5..],
+        [
+            ("#2 NodeLost", 600, 850),
+            ("detect", 600, 610),
+            ("decide", 610, 810),
+            ("stop (proof of death)", 810, 820),
+            ("launch", 820, 830),
+            ("imports", 830, 835),
+            ("join", 835, 840),
+            ("NCCL", 840, 842),
+            ("first step", 842, 850),
+            ("#3 WorkerKilled", 1000, 1030),
+            ("detect", 1000, 1010),
+            ("decide", 1010, 1020),
+            ("launch", 1020, 1030),
+        ]
+    );
+    let moment = { trace.trace_events.iter() }
+        .find(|event| event.ph == "i" && event.name == "#2 NodeLost")
+        .unwrap();
+    let args = Value::Object(moment.args.clone());
+    for (name, value) in [
+        ("culprit", json!("node-2")),
+        ("cause", json!("NodeLost")),
+        ("errorClass", json!("Infrastructure")),
+        ("totalMs", json!(25_000.0)),
+        ("stepsLost", json!(4)),
+        ("at", json!("2026-11-21T11:36:28Z")),
+    ] {
+        assert_eq!(args[name], value, "{args:#}");
+    }
+    assert_eq!(args.get("rule"), None, "what is not known is left out");
+}
+
+#[test]
+fn a_node_has_a_row_of_the_generations_that_it_was_in() {
+    let trace = trace(&story(), 0);
+    let rows = rows(&trace);
+    assert_eq!(
+        shown(&rows["node-1"]),
+        [("generation 1", 110, 600), ("generation 2", 820, 2000)]
+    );
+    assert_eq!(shown(&rows["node-2"]), [("generation 1", 110, 600)]);
+    assert_eq!(shown(&rows["node-3"]), [("generation 2", 820, 2000)]);
+    let ranks: Vec<(u64, &Value)> = { trace.trace_events.iter() }
+        .filter(|event| event.ph == "C")
+        .map(|event| (event.ts / SECOND, &event.args["ranks"]))
+        .collect();
+    let (none, four) = (json!(0), json!(4));
+    assert_eq!(
+        ranks,
+        [
+            (0, &none),
+            (11, &four),
+            (60, &none),
+            (82, &four),
+            (200, &none)
+        ]
+    );
+}
+
+#[test]
+fn reforms_that_overlap_are_in_rows_of_their_own() {
+    // The node fell silent while the ranks still joined.
+    let mut answer = story();
+    answer.incidents = vec![
+        incident(60, "WorkerFailed", 1, 2),
+        incident(64, "NodeLost", 2, 3),
+        incident(66, "Scaled", 3, 4),
+    ];
+    let rows = rows(&trace(&answer, 0));
+    let whole = |row: &str| -> Vec<Short> {
+        let bars = rows[row].iter();
+        bars.filter(|(name, ..)| name.starts_with('#'))
+            .cloned()
+            .collect()
+    };
+    assert_eq!(
+        shown(&whole("re-forms")),
+        [("#1 WorkerFailed", 600, 660), ("#3 Scaled", 660, 720)]
+    );
+    assert_eq!(shown(&whole("re-forms (2)")), [("#2 NodeLost", 640, 700)]);
+}
+
+#[test]
+fn a_node_is_in_one_generation_at_a_time() {
+    // By the clock of its node, generation 1 was broken after the next had begun.
+    let mut answer = story();
+    answer.incidents[1].at_unix_us = START + 83 * SECOND;
+    let rows = rows(&trace(&answer, 0));
+    assert_eq!(
+        shown(&rows["node-1"]),
+        [("generation 1", 110, 820), ("generation 2", 820, 2000)]
+    );
+}
+
+#[test]
+fn what_is_not_kept_is_left_out_and_said() {
+    let mut answer = story();
+    // Sixteen of the nodes are named, the first receipt is gone, and with it what ended generation 1.
+    answer.incidents.drain(..2);
+    answer.incidents_dropped = 2;
+    let names: Vec<String> = (0..16).map(|n| format!("n{n}")).collect();
+    answer.timeline[6].message = format!(
+        "generation 2: world 80 on 20 nodes: {}, ...",
+        names.join(", ")
+    );
+    let trace = trace(&answer, 0);
+    let rows = rows(&trace);
+    assert!(!rows.contains_key("node-1"), "{rows:?}");
+    assert_eq!(rows.keys().filter(|row| row.starts_with('n')).count(), 16);
+    assert_eq!(
+        trace.other_data["notes"],
+        json!([
+            "2 older incidents no longer kept: what the job did before the first that is here is not known",
+            "generation 2 had 20 nodes, of which the first 16 are known",
+        ])
+    );
+    is_well_formed(&trace).unwrap();
+}
+
+#[test]
+fn a_generation_of_which_no_step_was_seen_is_not_said_to_train() {
+    let quiet = Incident {
+        join_us: None,
+        first_step_us: None,
+        total_us: None,
+        ..incident(10, "WorkerFailed", 1, 2)
+    };
+    let ends = Incident {
+        to_generation: 0,
+        total_us: None,
+        ..incident(50, "WorkerFailed", 2, 0)
+    };
+    let mut answer = story();
+    answer.incidents = vec![quiet, ends];
+    answer.timeline.truncate(1);
+    let rows = rows(&trace(&answer, 0));
+    assert_eq!(
+        shown(&rows["state"]),
+        [
+            ("waiting", 0, 100),
+            ("recovering", 100, 140),
+            ("started", 140, 500),
+            ("recovering", 500, 510),
+            ("stopping", 510, 2000),
+        ]
+    );
+}
+
+#[test]
+fn a_running_job_ends_where_it_is_known_and_stands_still_in_view() {
+    let mut answer = story();
+    let job = answer.job.as_mut().unwrap();
+    let status = job.status.as_mut().unwrap();
+    status.finished_unix_us = 0;
+    status.stall = Some(Stall {
+        since_unix_us: START + 150 * SECOND,
+        sentence: "rank 1 is elsewhere".into(),
+        ..Stall::default()
+    });
+    answer.timeline.truncate(7);
+    let trace = trace(&answer, START + 170 * SECOND);
+    let rows = rows(&trace);
+    let last = shown(&rows["state"]).split_off(7);
+    assert_eq!(last, [("training", 850, 1700), ("stalled", 1500, 1700)]);
+    assert_eq!(trace.other_data["knownUntil"], "2026-11-21T11:38:18Z");
+    assert_eq!(trace.other_data.get("finishedAt"), None);
+}
+
+#[test]
+fn a_job_of_which_nothing_is_known_makes_a_file() {
+    let trace = trace(&ExplainResponse::default(), 0);
+    is_well_formed(&trace).unwrap();
+    assert!(rows(&trace).is_empty());
+}
+
+fn any_incident() -> impl Strategy<Value = Incident> {
+    let phase = || proptest::option::of(0..30_u64);
+    let phases = proptest::array::uniform7(phase());
+    (0..90_u64, 0..4_u64, 0..4_u64, phases, any::<bool>()).prop_map(
+        |(at, from, to, phases, alone)| {
+            let [
+                detect_us,
+                decide_us,
+                stop_us,
+                launch_us,
+                join_us,
+                first_step_us,
+                total_us,
+            ] = phases.map(|phase| phase.map(|seconds| seconds * SECOND));
+            Incident {
+                detect_us,
+                decide_us,
+                stop_us,
+                launch_us,
+                join_us,
+                first_step_us,
+                total_us,
+                restarted_ranks: if alone { vec![1] } else { Vec::new() },
+                stall: (at % 3 == 0).then(|| Stall {
+                    since_unix_us: START + at * SECOND,
+                    ..Stall::default()
+                }),
+                ..incident(at, "NodeLost", from, to)
+            }
+        },
+    )
+}
+
+fn any_event() -> impl Strategy<Value = Told> {
+    let reasons = [
+        "BelowMinimum",
+        "NodesOccupied",
+        "Suspended",
+        "Resumed",
+        "Eligible",
+        "JobStalled",
+        "JobMovesAgain",
+        "CancelRequested",
+        "WorldFormed",
+    ];
+    (0..120_u64, 0..reasons.len(), 1..5_u64).prop_map(move |(at, reason, generation)| {
+        let message = format!("generation {generation}: world 2 on 2 nodes: a, b");
+        event(at, reasons[reason], &message)
+    })
+}
+
+proptest! {
+    /// Whatever is told, in whatever order, whichever clocks were set.
+    #[test]
+    fn every_file_is_well_formed(
+        incidents in proptest::collection::vec(any_incident(), 0..6),
+        mut timeline in proptest::collection::vec(any_event(), 0..12),
+        (submitted, finished) in (0..60_u64, 0..120_u64),
+        generation in 0..4_u64,
+    ) {
+        timeline.sort_by_key(|event| event.at_unix_us);
+        let mut answer = ExplainResponse { incidents, timeline, ..story() };
+        let job = answer.job.as_mut().unwrap();
+        job.created_unix_us = START + submitted * SECOND;
+        let status = job.status.as_mut().unwrap();
+        status.generation = generation;
+        status.finished_unix_us = if finished < 60 { 0 } else { START + finished * SECOND };
+        let trace = trace(&answer, START + 100 * SECOND);
+        prop_assert_eq!(is_well_formed(&trace), Ok(()));
+        // One row does one thing at a time: what lies side by side has no more time than the life.
+        let states = &rows(&trace).remove("state").unwrap_or_default();
+        let life = trace.trace_events.iter().map(|event| event.ts + event.dur.unwrap_or(0)).max().unwrap_or(0);
+        let outer = ["waiting", "starting", "recovering", "training", "started", "stopping"];
+        let sum: u64 = states.iter().filter(|(name, ..)| outer.contains(&name.as_str())).map(|(_, from, to)| to - from).sum();
+        prop_assert!(sum <= life / 100_000, "{sum} of {life}: {states:?}");
+    }
+}

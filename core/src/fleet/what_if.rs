@@ -1,14 +1,17 @@
 //! What would become of a job if it were submitted now. It asks the same placement as a turn does, about a job that does
 //! not exist, and changes nothing.
 
+use std::collections::BTreeMap;
+
 use crate::fleet::{
     default_gpus::{self, DefaultGpus},
     eligible::{self, Eligibility},
+    held_back::HeldBack,
     job::JobRecord,
     job_turn::{Facts, JobTurn},
     live::Live,
     placement::Placement,
-    plan::{HeldBack, Outcome, Plan, PlannedYield},
+    plan::{Outcome, Plan, PlannedYield},
     preempt::{self, Preempt},
     scratch::Scratch,
     state::Fleet,
@@ -72,11 +75,18 @@ impl Fleet {
             Placement::Gang(_) => Vec::new(),
             Placement::Short(_) => yields(turn.facts()),
         };
+        let outcome = Outcome::of(placed);
+        let starts_now = matches!(outcome, Outcome::Starts(_)) && held_back.is_none();
+        let mut starts = match starts_now {
+            true => BTreeMap::new(),
+            false => self.foresee(Some(job), scratch.now),
+        };
         Plan {
-            outcome: Outcome::of(placed),
+            outcome,
             default_gpus,
             held_back,
             yields,
+            start: starts.remove(&uid),
         }
     }
 }

@@ -143,7 +143,10 @@ pub(crate) fn expected_end(
         at: now + left,
         basis: Basis::Measured(measured),
     });
-    deadline.into_iter().chain(measured).min_by_key(|end| end.at)
+    deadline
+        .into_iter()
+        .chain(measured)
+        .min_by_key(|end| end.at)
 }
 
 #[cfg(test)]

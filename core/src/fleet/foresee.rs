@@ -30,6 +30,7 @@ use crate::{
         open,
         placement::{Demand, Keeps, Placement},
         policy::GpusMax,
+        prewarm,
         receipt::Cause,
         reservations::{self, RESERVING_MAX, Reservations},
         settle_order::{self, Rank},
@@ -313,7 +314,10 @@ impl<'f> Foresight<'f> {
                 if !job.is_eligible() {
                     job.eligible = Some(self.now);
                 }
-                let late = job.active_deadline().into_iter().chain(job.start_deadline());
+                let late = job
+                    .active_deadline()
+                    .into_iter()
+                    .chain(job.start_deadline());
                 if let Some(late) = late.min() {
                     self.due_at(late.max(self.now), Happens::IsTooLate, uid);
                 }
@@ -382,9 +386,23 @@ impl<'f> Foresight<'f> {
             // What one keeps depends on how much others of its namespace have.
             reservations.forget_keeps();
         }
+        // A job that has its launchers made first does not hold the room that it grows into, and all that wait are asked meanwhile.
+        let comes_later = |uid: &&JobUid| {
+            let job = self.jobs.get(*uid);
+            job.is_some_and(|job| wants_more(job) && prewarm::grows_prewarmed(&job.spec))
+        };
+        let (later, first): (Vec<&JobUid>, Vec<&JobUid>) =
+            self.asking.iter().partition(comes_later);
+        let mut in_order = settle_order::in_order(&self.jobs, first.into_iter());
+        in_order.extend(settle_order::in_order(&self.jobs, later.into_iter()));
         for _ in 0..PASSES {
             let mut changed = false;
-            for uid in settle_order::in_order(&self.jobs, self.asking.iter()) {
+            for uid in in_order
+                .iter()
+                .filter(|uid| self.asking.contains(*uid))
+                .cloned()
+                .collect::<Vec<_>>()
+            {
                 if let Some(mut job) = self.jobs.remove(&uid) {
                     changed |= self.ask(&mut job);
                     self.jobs.insert(uid, job);
@@ -478,8 +496,7 @@ impl<'f> Foresight<'f> {
         let number = job.last_generation.next();
         job.last_generation = number;
         let (cause, profile) = (Cause::FirstStart, Profile::default());
-        let generation =
-            open::next_generation(job, number, cause, gang.into(), profile, self.now);
+        let generation = open::next_generation(job, number, cause, gang.into(), profile, self.now);
         job.open_generation(generation);
         job.start_generation(self.now);
         self.asking.remove(&job.uid);
@@ -492,7 +509,9 @@ impl<'f> Foresight<'f> {
 
     /// What is said of a job that starts now with this gang.
     fn estimate(&self, gang: &[Member]) -> StartEstimate {
-        let freed = gang.iter().filter_map(|member| self.freed.get(&member.node));
+        let freed = gang
+            .iter()
+            .filter_map(|member| self.freed.get(&member.node));
         let mut before: BTreeSet<usize> = freed.flatten().copied().collect();
         let ends_now = |place: &usize| self.ended[*place].end.at == self.now;
         if !before.iter().any(ends_now) {
@@ -525,10 +544,7 @@ impl<'f> Foresight<'f> {
         let names = all.iter().filter_map(|uid| self.jobs.get(uid));
         NoEstimate::UnknownEnds {
             more: all.len().saturating_sub(NAMED_MAX) as u32,
-            jobs: names
-                .map(|job| job.name.clone())
-                .take(NAMED_MAX)
-                .collect(),
+            jobs: names.map(|job| job.name.clone()).take(NAMED_MAX).collect(),
         }
     }
 
@@ -566,6 +582,3 @@ fn has_too_few(capacity: &Capacity, job: &JobRecord, demand: &Demand) -> bool {
         _ => with_room.next().is_none(),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -35,9 +35,7 @@ impl Fleet {
             return false;
         }
         let left = job.left(job.finished.unwrap_or(scratch.now), None);
-        let number = self
-            .history
-            .add(Over::of(&left), &self.policy, scratch.now);
+        let number = self.history.add(Over::of(&left), &self.policy, scratch.now);
         let Some(number) = number else {
             return false;
         };

@@ -226,7 +226,8 @@ impl Fleet {
         self.may_plan(Some(caller), scratch.now)?;
         self.follow_capacity(scratch);
         let starts = self.foresee(None, scratch.now).into_iter();
-        let named = starts.filter_map(|(uid, start)| Some((self.jobs.get(&uid)?.name.clone(), start)));
+        let named =
+            starts.filter_map(|(uid, start)| Some((self.jobs.get(&uid)?.name.clone(), start)));
         Ok(Reply::Complete(Answer::Starts(named.collect())))
     }
 

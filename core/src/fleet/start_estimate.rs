@@ -38,12 +38,17 @@ pub struct Before {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoEstimate {
     /// It does not start as long as these jobs run, and nobody knows when they end. Some of them may still wait themselves.
-    UnknownEnds { jobs: Vec<JobName>, more: u32 },
+    UnknownEnds {
+        jobs: Vec<JobName>,
+        more: u32,
+    },
     /// It would not start if no other job were there.
     Never,
     HeldBack(HeldBack),
     /// Its own deadline comes first.
-    TooLate { deadline: Timestamp },
+    TooLate {
+        deadline: Timestamp,
+    },
     /// So many others come before it that it was not looked for.
     TooFarBack,
     /// So many jobs end before it starts that the search was given up.

@@ -96,7 +96,10 @@ fn a_job_that_outlives_the_median_is_expected_to_end_as_the_longer_ones() {
 
 #[test]
 fn another_spec_of_the_same_name_counts_where_the_spec_is_new() {
-    let kept = history(&[("train", "7", Succeeded, 100), ("train-1", "9", Succeeded, 50)]);
+    let kept = history(&[
+        ("train", "7", Succeeded, 100),
+        ("train-1", "9", Succeeded, 50),
+    ]);
     let job = running("train", "8");
     assert_eq!(end(&job, &kept, 5), Some((105, Some((false, 1)))));
     assert_eq!(end(&running("train-2", "8"), &kept, 5), None);

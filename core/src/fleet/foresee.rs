@@ -272,14 +272,15 @@ impl<'f> Foresight<'f> {
             }
             moments += 1;
             self.now = *at;
+            let mut due: BTreeMap<JobUid, Vec<Happens>> = BTreeMap::new();
             while let Some((at, happens, uid)) = self.due.pop_first() {
                 if at > self.now {
                     self.due.insert((at, happens, uid));
                     break;
                 }
-                self.happen(happens, &uid);
+                due.entry(uid).or_default().push(happens);
             }
-            self.settle();
+            self.settle(due);
         }
         for uid in std::mem::take(&mut self.wanted) {
             if self.found.contains_key(&uid) {
@@ -377,8 +378,9 @@ impl<'f> Foresight<'f> {
         }
     }
 
-    /// Asks all that would take nodes, in their order.
-    fn settle(&mut self) {
+    /// What is due happens, and all that would take nodes are asked. As in a turn, each job in its place in the order, so that those
+    /// before one that ends are asked without what it leaves, and then again.
+    fn settle(&mut self, mut due: BTreeMap<JobUid, Vec<Happens>>) {
         let policy = &self.fleet.policy;
         if (is_set(&policy.gpus_max) || is_set(&policy.user_gpus_max))
             && let Some(reservations) = self.reservations.get_mut()
@@ -386,32 +388,45 @@ impl<'f> Foresight<'f> {
             // What one keeps depends on how much others of its namespace have.
             reservations.forget_keeps();
         }
-        // A job that has its launchers made first does not hold the room that it grows into, and all that wait are asked meanwhile.
-        let comes_later = |uid: &&JobUid| {
-            let job = self.jobs.get(*uid);
-            job.is_some_and(|job| wants_more(job) && prewarm::grows_prewarmed(&job.spec))
-        };
-        let (later, first): (Vec<&JobUid>, Vec<&JobUid>) =
-            self.asking.iter().partition(comes_later);
-        let mut in_order = settle_order::in_order(&self.jobs, first.into_iter());
-        in_order.extend(settle_order::in_order(&self.jobs, later.into_iter()));
         for _ in 0..PASSES {
             let mut changed = false;
-            for uid in in_order
-                .iter()
-                .filter(|uid| self.asking.contains(*uid))
-                .cloned()
-                .collect::<Vec<_>>()
-            {
-                if let Some(mut job) = self.jobs.remove(&uid) {
-                    changed |= self.ask(&mut job);
-                    self.jobs.insert(uid, job);
+            let concerned: BTreeSet<&JobUid> = self.asking.iter().chain(due.keys()).collect();
+            for uid in settle_order::in_order(&self.jobs, concerned.into_iter()) {
+                for happens in due.remove(&uid).unwrap_or_default() {
+                    self.happen(happens, &uid);
+                    changed = true;
+                }
+                if !self.is_asked_last(&uid) {
+                    changed |= self.ask_about(&uid);
                 }
             }
             if !changed {
-                return;
+                break;
             }
         }
+        let grow = self.asking.iter().filter(|uid| self.is_asked_last(uid));
+        for uid in settle_order::in_order(&self.jobs, grow) {
+            self.ask_about(&uid);
+        }
+    }
+
+    /// Whether it has its launchers made before it grows. Meanwhile it does not hold the room that it grows into, and
+    /// all that wait are asked.
+    fn is_asked_last(&self, uid: &JobUid) -> bool {
+        let job = self.jobs.get(uid);
+        job.is_some_and(|job| wants_more(job) && prewarm::grows_prewarmed(&job.spec))
+    }
+
+    fn ask_about(&mut self, uid: &JobUid) -> bool {
+        if !self.asking.contains(uid) {
+            return false;
+        }
+        let Some(mut job) = self.jobs.remove(uid) else {
+            return false;
+        };
+        let changed = self.ask(&mut job);
+        self.jobs.insert(uid.clone(), job);
+        changed
     }
 
     /// Lets the job start, or grow, if it would. Returns whether something has changed for others.

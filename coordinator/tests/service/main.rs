@@ -38,6 +38,7 @@ mod sessions;
 mod shared_trust;
 mod signals;
 mod stacks;
+mod starts;
 mod stores;
 mod tokens;
 mod users;

@@ -35,6 +35,9 @@ fn policy(bench: &mut Bench, random: &mut Random) {
     let policy = &mut bench.fleet.policy;
     policy.reserve_after = [0, 8, 600][random.below(3) as usize] * SECOND;
     policy.submits_burst = 1_000;
+    if random.one_in(4) {
+        policy.gpus_max = GpusMax::each(Some(2 + random.below(3) as u32));
+    }
     if random.one_in(3) {
         let queue = |name: &str, parent, quota: u64| Queue {
             name: name.into(),
@@ -222,7 +225,7 @@ fn check(seed: u64) -> (usize, usize) {
 #[test]
 fn jobs_that_end_as_expected_let_others_start_as_foretold() {
     let (mut expected, mut unknown) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..600 {
         let (some, none) = check(seed);
         (expected, unknown) = (expected + some, unknown + none);
     }

@@ -17,7 +17,7 @@ use crate::{
 ///
 /// The higher priority goes first, then the older job. AHEAD is the job before it that waits; LACKS is what
 /// it lacks, as one word: NodesReserved means that there is room, which is kept for a job ahead. START is an estimate
-/// of when it starts, if jobs end at their deadlines or as such runs did before, and nothing else comes between; -o wide
+/// of when it starts, if jobs end at their deadlines or as jobs like them did, and nothing comes between; -o wide
 /// says on what it is based, or why there is none. A job that
 /// waits for other jobs or its time (--after, --start-after) is not eligible: it has no position, LACKS is
 /// Dependency or BeginTime, and AHEAD is what it waits for. Jobs that wait for something else, as for their

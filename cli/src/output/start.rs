@@ -34,14 +34,14 @@ struct End {
     #[serde(skip_serializing_if = "String::is_empty")]
     basis: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    runs: Option<Runs>,
+    measured: Option<Measured>,
 }
 
-/// Runs of the same job from which an end is known.
+/// Jobs like it, from which its end is known.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Runs {
-    number: u32,
+struct Measured {
+    jobs: u32,
     same_spec: bool,
     shortest_seconds: f64,
     longest_seconds: f64,
@@ -58,8 +58,8 @@ impl Estimate {
                 namespace: job.namespace,
                 at: at(end.at_unix_us),
                 basis: end.basis.clone(),
-                runs: (end.runs > 0).then(|| Runs {
-                    number: end.runs,
+                measured: (end.jobs > 0).then(|| Measured {
+                    jobs: end.jobs,
                     same_spec: end.same_spec,
                     shortest_seconds: seconds(end.shortest_us),
                     longest_seconds: seconds(end.longest_us),

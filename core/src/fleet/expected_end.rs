@@ -1,15 +1,15 @@
 //! When a job that has nodes is expected to end, and from what that is known. It is told to people, and nothing is decided
 //! by it.
 //!
-//! Two things say it, and the earlier counts. The job's own `activeDeadlineSeconds` is an upper bound. The *runs* of the
-//! same job that succeeded before are a measure: the median of those that took longer than this one has taken so far,
-//! of the last 20. So a job that outlives what was usual is expected to end as the longer ones did, and of one that
-//! outlives them all nothing is known.
+//! Two things say it, and the earlier counts. The job's own `activeDeadlineSeconds` is an upper bound. Jobs like it that
+//! succeeded before are a measure: the median of those that took longer than this one has taken so far, of the last 20. So a
+//! job that outlives what was usual is expected to end as the longer ones did, and of one that outlives them all nothing is
+//! known.
 //!
-//! A run is the time in which a job had nodes. The same job is one of the same namespace and spec (values of variables
-//! aside, as the [history](crate::fleet::history) does not keep them). Where no such job has succeeded, it is one of the
-//! same namespace and name: the spec may have changed. Names that differ in a number are of different jobs, since nobody
-//! knows whether `train-7` and `train-70` do as much.
+//! What a job took is the time in which it had nodes. A job like it is one of the same namespace and spec (values of
+//! variables aside, as the [history](crate::fleet::history) does not keep them). Where none of those has succeeded, it is
+//! one of the same namespace and name: the spec may have changed. Names that differ in a number say nothing of each other,
+//! since nobody knows whether `train-7` and `train-70` do as much.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,8 +26,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// The runs of a job that are looked at, the last ones. They show how it runs now, and a median needs no more.
-const RUNS_MAX: usize = 20;
+/// Jobs like one that are looked at, the last ones. They show how long it takes now, and a median needs no more.
+const ALIKE_MAX: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedEnd {
@@ -43,28 +43,28 @@ pub enum Basis {
     Measured(Measured),
 }
 
-/// Runs of the same job that succeeded.
+/// Jobs like it that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Not even the spec was another. Otherwise only the name is the same.
+    /// They had the same spec. Otherwise only the same name.
     pub same_spec: bool,
     /// How many took longer than the job has taken so far: from them the end is known.
-    pub runs: u32,
+    pub jobs: u32,
     /// The least and the most that these took.
     pub shortest: Duration,
     pub longest: Duration,
 }
 
-/// How long jobs took that are the same as some that have not ended.
+/// How long jobs took that are like some which have not ended.
 #[derive(Debug, Default)]
-pub(crate) struct RunTimes {
+pub(crate) struct TimesTaken {
     spec_hashes: BTreeMap<JobUid, String>,
     /// By namespace and hash of the spec.
     same_spec: BTreeMap<(String, String), Vec<Duration>>,
     same_name: BTreeMap<JobName, Vec<Duration>>,
 }
 
-impl RunTimes {
+impl TimesTaken {
     /// What the history has about these jobs.
     pub(crate) fn of<'j>(history: &Kept, jobs: impl Iterator<Item = &'j JobRecord>) -> Self {
         let known: BTreeSet<&String> = history
@@ -82,8 +82,8 @@ impl RunTimes {
             times.same_name.insert(job.name.clone(), Vec::new());
             times.spec_hashes.insert(job.uid.clone(), hash);
         }
-        let add = |runs: Option<&mut Vec<Duration>>, ran| match runs {
-            Some(runs) if runs.len() < RUNS_MAX => runs.push(ran),
+        let add = |taken: Option<&mut Vec<Duration>>, ran| match taken {
+            Some(taken) if taken.len() < ALIKE_MAX => taken.push(ran),
             _ => {}
         };
         for over in history.succeeded() {
@@ -98,15 +98,16 @@ impl RunTimes {
     fn left(&self, job: &JobRecord, ran: Duration) -> Option<(Duration, Measured)> {
         let hash = self.spec_hashes.get(&job.uid)?;
         let key = (job.name.namespace.clone(), hash.clone());
-        let of_spec = self.same_spec.get(&key).filter(|runs| !runs.is_empty());
-        let runs = of_spec.or_else(|| self.same_name.get(&job.name))?;
-        let mut longer: Vec<Duration> = runs.iter().copied().filter(|run| *run > ran).collect();
+        let of_spec = self.same_spec.get(&key).filter(|taken| !taken.is_empty());
+        let taken = of_spec.or_else(|| self.same_name.get(&job.name))?;
+        let longer = taken.iter().copied().filter(|taken| *taken > ran);
+        let mut longer: Vec<Duration> = longer.collect();
         longer.sort_unstable();
         // Of an even number the later one: a time that was measured, and rather late than early.
         let median = longer.get(longer.len() / 2)?;
         let measured = Measured {
             same_spec: of_spec.is_some(),
-            runs: longer.len() as u32,
+            jobs: longer.len() as u32,
             shortest: *longer.first()?,
             longest: *longer.last()?,
         };
@@ -132,7 +133,7 @@ pub(crate) fn ran(job: &JobRecord, now: Timestamp) -> Duration {
 pub(crate) fn expected_end(
     job: &JobRecord,
     ran: Duration,
-    times: &RunTimes,
+    times: &TimesTaken,
     now: Timestamp,
 ) -> Option<ExpectedEnd> {
     let deadline = job.active_deadline().map(|at| ExpectedEnd {

@@ -19,7 +19,7 @@ use crate::{
     fleet::{
         capacity::Capacity,
         eligible::{self, Eligibility},
-        expected_end::{self, ExpectedEnd, RunTimes},
+        expected_end::{self, ExpectedEnd, TimesTaken},
         held_back::HeldBack,
         job::{Ending, JobRecord, Phase, Reason, Stage, Stopping, Why},
         job_turn::Facts,
@@ -80,7 +80,7 @@ struct Foresight<'f> {
     ledger: OnceCell<Ledger>,
     no_yields: BTreeMap<JobUid, Yields>,
     unknown_live: Live,
-    times: RunTimes,
+    times: TimesTaken,
     /// For how long each job had nodes when this began.
     ran: BTreeMap<JobUid, Duration>,
     due: BTreeSet<(Timestamp, Happens, JobUid)>,
@@ -110,7 +110,7 @@ impl Fleet {
             .chain(&planned)
             .filter(|job| job.spec.template.is_none())
             .collect();
-        foresight.times = RunTimes::of(&self.history, taken.iter().copied());
+        foresight.times = TimesTaken::of(&self.history, taken.iter().copied());
         let (mut waiting, mut others, mut running) = (Vec::new(), Vec::new(), Vec::new());
         for job in taken {
             let Some(kind) = foresight.take(job) else {
@@ -174,7 +174,7 @@ impl<'f> Foresight<'f> {
             ledger: OnceCell::new(),
             no_yields: BTreeMap::new(),
             unknown_live: Live::default(),
-            times: RunTimes::default(),
+            times: TimesTaken::default(),
             ran: BTreeMap::new(),
             due: BTreeSet::new(),
             ends: BTreeMap::new(),

@@ -90,7 +90,7 @@ impl Start {
                 "nobody knows when there is room".to_owned()
             }
             Start::Unknown(NoEstimate::UnknownEnds { jobs, more }) => format!(
-                "nobody knows when {} will have ended: no deadline, and no run like it that took longer",
+                "nobody knows when {} will have ended: no deadline, and no job like it that took longer",
                 listed(jobs.iter().map(named), *more)
             ),
             Start::Unknown(NoEstimate::Never) => {
@@ -140,7 +140,7 @@ fn listed(all: impl ExactSizeIterator<Item = String>, more: u32) -> String {
 fn because(end: &ExpectedEnd) -> String {
     let Measured {
         same_spec,
-        runs,
+        jobs,
         shortest,
         longest,
     } = match end.basis {
@@ -148,18 +148,18 @@ fn because(end: &ExpectedEnd) -> String {
         Basis::Measured(measured) => measured,
     };
     let of = match same_spec {
-        true => "of the same job",
+        true => "of the same spec",
         false => "of this name",
     };
     let (shortest, longest) = (rough(shortest), rough(longest));
-    match (runs, shortest == longest) {
-        (1, _) => format!("1 run {of} took {longest}"),
-        (_, true) => format!("{runs} runs {of} took {longest}"),
-        (_, false) => format!("{runs} runs {of} took {shortest} to {longest}"),
+    match (jobs, shortest == longest) {
+        (1, _) => format!("1 job {of} took {longest}"),
+        (_, true) => format!("{jobs} jobs {of} took {longest}"),
+        (_, false) => format!("{jobs} jobs {of} took {shortest} to {longest}"),
     }
 }
 
-/// `55s`, `41m`, `3h12m` or `5d`: a measure of runs needs no more.
+/// `55s`, `41m`, `3h12m` or `5d`: a measure needs no more.
 fn rough(time: Duration) -> String {
     let (seconds, minutes, hours) = (time.as_secs(), time.as_secs() / 60, time.as_secs() / 3_600);
     match seconds {
@@ -192,10 +192,10 @@ mod tests {
         }
     }
 
-    fn took(same_spec: bool, runs: u32, shortest: u64, longest: u64) -> Basis {
+    fn took(same_spec: bool, jobs: u32, shortest: u64, longest: u64) -> Basis {
         Basis::Measured(Measured {
             same_spec,
-            runs,
+            jobs,
             shortest: Duration::from_secs(shortest),
             longest: Duration::from_secs(longest),
         })
@@ -211,7 +211,7 @@ mod tests {
         let one = vec![before("a", took(true, 3, 2_460, 3_300))];
         assert_eq!(
             start(one, 0),
-            "after job team-a/a (3 runs of the same job took 41m to 55m)"
+            "after job team-a/a (3 jobs of the same spec took 41m to 55m)"
         );
         let two = vec![
             before("secret", Basis::Deadline),
@@ -219,7 +219,7 @@ mod tests {
         ];
         assert_eq!(
             start(two.clone(), 0),
-            "after a job of another namespace (at its deadline) and job team-a/b (1 run of this name took 3h12m)"
+            "after a job of another namespace (at its deadline) and job team-a/b (1 job of this name took 3h12m)"
         );
         let many = [two.clone(), two].concat();
         assert!(start(many, 4).ends_with(" and 5 more jobs"));
@@ -231,7 +231,7 @@ mod tests {
         let jobs = vec![named("a"), named("b")];
         assert_eq!(
             why(NoEstimate::UnknownEnds { jobs, more: 1 }),
-            "nobody knows when job team-a/a, job team-a/b and 1 more job will have ended: no deadline, and no run like it that took longer"
+            "nobody knows when job team-a/a, job team-a/b and 1 more job will have ended: no deadline, and no job like it that took longer"
         );
         assert_eq!(
             why(NoEstimate::HeldBack(HeldBack::Suspended)),

@@ -53,7 +53,7 @@ fn end_before(before: &Before) -> v1::EndBefore {
         },
         Basis::Measured(measured) => v1::EndBefore {
             basis: "measured".into(),
-            runs: measured.runs,
+            jobs: measured.jobs,
             shortest_us: measured.shortest.as_micros() as u64,
             longest_us: measured.longest.as_micros() as u64,
             same_spec: measured.same_spec,

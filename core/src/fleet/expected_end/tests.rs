@@ -43,15 +43,15 @@ fn history(ends: &[(&str, &str, Phase, u64)]) -> Kept {
     kept
 }
 
-/// When the job is expected to end, in seconds, and from how many runs of the same spec or name.
+/// When the job is expected to end, in seconds, and from how many jobs of the same spec or name.
 fn end(job: &JobRecord, kept: &Kept, now: u64) -> Option<(u64, Option<(bool, u32)>)> {
-    let times = RunTimes::of(kept, [job].into_iter());
+    let times = TimesTaken::of(kept, [job].into_iter());
     let end = expected_end(job, ran(job, at(now)), &times, at(now))?;
-    let runs = match end.basis {
+    let alike = match end.basis {
         Basis::Deadline => None,
-        Basis::Measured(measured) => Some((measured.same_spec, measured.runs)),
+        Basis::Measured(measured) => Some((measured.same_spec, measured.jobs)),
     };
-    Some((end.at.0 / 1_000_000, runs))
+    Some((end.at.0 / 1_000_000, alike))
 }
 
 use Phase::{Failed, Succeeded};
@@ -67,7 +67,7 @@ fn the_median_of_the_same_spec_counts_from_when_it_got_nodes() {
     ]);
     let job = running("train", "7");
     assert_eq!(end(&job, &kept, 50), Some((205, Some((true, 3)))));
-    let measured = RunTimes::of(&kept, [&job].into_iter()).left(&job, 45 * SECOND);
+    let measured = TimesTaken::of(&kept, [&job].into_iter()).left(&job, 45 * SECOND);
     let (left, measured) = measured.unwrap();
     assert_eq!(left, 155 * SECOND);
     assert_eq!(
@@ -75,7 +75,7 @@ fn the_median_of_the_same_spec_counts_from_when_it_got_nodes() {
         (100 * SECOND, 300 * SECOND)
     );
     // A job that waits gets it from the moment on in which it gets nodes.
-    let times = RunTimes::of(&kept, [&job].into_iter());
+    let times = TimesTaken::of(&kept, [&job].into_iter());
     let starts = expected_end(&job, Duration::ZERO, &times, at(1_000)).unwrap();
     assert_eq!(starts.at, at(1_200));
 }
@@ -123,13 +123,13 @@ fn the_earlier_of_deadline_and_measure_counts() {
 }
 
 #[test]
-fn only_the_last_runs_count() {
+fn only_the_last_ones_count() {
     let mut ends = vec![("train", "7", Succeeded, 900); 30];
-    ends.extend(vec![("train", "7", Succeeded, 100); RUNS_MAX]);
+    ends.extend(vec![("train", "7", Succeeded, 100); ALIKE_MAX]);
     let job = running("train", "7");
     assert_eq!(
         end(&job, &history(&ends), 5),
-        Some((105, Some((true, RUNS_MAX as u32))))
+        Some((105, Some((true, ALIKE_MAX as u32))))
     );
 }
 

@@ -98,7 +98,7 @@ fn a_deadline_is_an_upper_bound() {
 }
 
 #[test]
-fn measured_runs_count_from_when_the_job_got_its_nodes() {
+fn what_was_measured_counts_from_when_the_job_got_its_nodes() {
     let mut bench = two();
     for seconds in [50, 70, 60] {
         took(&mut bench, "first", seconds);
@@ -112,7 +112,7 @@ fn measured_runs_count_from_when_the_job_got_its_nodes() {
         panic!("{estimate:?}");
     };
     assert_eq!(
-        (measured.runs, measured.shortest, measured.longest),
+        (measured.jobs, measured.shortest, measured.longest),
         (3, 50 * SECOND, 70 * SECOND)
     );
     bench.pass(50 * SECOND);

@@ -66,7 +66,7 @@ fn job(bench: &Bench, random: &mut Random) -> SpecDocument {
         scale_up_cooldown: Some(["0s", "7s"][random.below(2) as usize].into()),
         ..document(least, most, most)
     };
-    if random.one_in(5) {
+    if most == 1 && random.one_in(2) {
         spec.active_deadline_seconds = Some(20 + random.below(100) as i64);
     }
     if random.one_in(8) {
@@ -142,7 +142,7 @@ fn story(
     asked: Timestamp,
 ) -> String {
     let ago = |at: Timestamp| at.0 as i64 / 1_000_000 - asked.0 as i64 / 1_000_000;
-    let line = |job: &JobRecord| {
+    let line = |job: &JobRecord| -> String {
         let (spec, name) = (&job.spec, &job.name.name);
         format!(
             "\n{} {}-{} of {}, priority {}, deadlines {:?} {:?}, after {:?}: came {}, began {:?}, for {:?}, over {:?}: {}",
@@ -225,7 +225,7 @@ fn check(seed: u64) -> (usize, usize) {
 #[test]
 fn jobs_that_end_as_expected_let_others_start_as_foretold() {
     let (mut expected, mut unknown) = (0, 0);
-    for seed in 0..600 {
+    for seed in 0..400 {
         let (some, none) = check(seed);
         (expected, unknown) = (expected + some, unknown + none);
     }

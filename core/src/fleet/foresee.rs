@@ -55,7 +55,7 @@ const LOOKED_MAX: usize = 400_000;
 /// Moments at which something changes. Each costs a look at the jobs that are played, if placement need not be asked.
 const MOMENTS_MAX: usize = 1_000;
 
-/// Who started may leave room that was kept for it to those before it in its queue. As a turn does.
+/// Who starts may leave room that was kept for it, and who ends leaves all that it had: so often all are asked, as by a turn.
 const PASSES: usize = 3;
 
 /// What happens to a job, in this order if it is at one time.
@@ -378,16 +378,31 @@ impl<'f> Foresight<'f> {
         }
     }
 
-    /// What is due happens, and all that would take nodes are asked. As in a turn, each job in its place in the order, so that those
-    /// before one that ends are asked without what it leaves, and then again.
+    /// What is due happens, and all that would take nodes are asked, as in the turns of this moment.
     fn settle(&mut self, mut due: BTreeMap<JobUid, Vec<Happens>>) {
         let policy = &self.fleet.policy;
-        if (is_set(&policy.gpus_max) || is_set(&policy.user_gpus_max))
-            && let Some(reservations) = self.reservations.get_mut()
-        {
-            // What one keeps depends on how much others of its namespace have.
-            reservations.forget_keeps();
+        let is_limited = is_set(&policy.gpus_max) || is_set(&policy.user_gpus_max);
+        for _ in 0..PASSES {
+            if !self.turn(&mut due) || !is_limited {
+                break;
+            }
+            // What one keeps depends on how much others of its namespace have, and the next turn finds it out anew.
+            if let Some(reservations) = self.reservations.get_mut() {
+                reservations.forget_keeps();
+                let keep = reservations.waiting().count().min(RESERVING_MAX);
+                self.looked += keep * self.fleet.nodes.len();
+            }
         }
+        let grow = self.asking.iter().filter(|uid| self.is_asked_last(uid));
+        for uid in settle_order::in_order(&self.jobs, grow) {
+            self.ask_about(&uid);
+        }
+    }
+
+    /// Each job in its place in the order, so that those before one that ends are asked without what it leaves, and then again.
+    /// Returns whether anything has changed.
+    fn turn(&mut self, due: &mut BTreeMap<JobUid, Vec<Happens>>) -> bool {
+        let mut any = false;
         for _ in 0..PASSES {
             let mut changed = false;
             let concerned: BTreeSet<&JobUid> = self.asking.iter().chain(due.keys()).collect();
@@ -403,11 +418,9 @@ impl<'f> Foresight<'f> {
             if !changed {
                 break;
             }
+            any = true;
         }
-        let grow = self.asking.iter().filter(|uid| self.is_asked_last(uid));
-        for uid in settle_order::in_order(&self.jobs, grow) {
-            self.ask_about(&uid);
-        }
+        any
     }
 
     /// Whether it has its launchers made before it grows. Meanwhile it does not hold the room that it grows into, and

@@ -272,7 +272,7 @@ POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   START             LACKS   
 "
         );
         let wide = waiting[0].row(61_000_000, true, false);
-        assert_eq!(wide[8], "after job team-a/runs (at its deadline)");
+        assert_eq!(wide[9], "after job team-a/runs (at its deadline)");
     }
 
     #[test]

@@ -17,6 +17,14 @@ fn job(deadline: Option<i64>) -> v1::JobSpec {
     }
 }
 
+/// As an answer names it.
+fn named(name: &str) -> v1::JobRef {
+    v1::JobRef {
+        namespace: "default".into(),
+        name: name.into(),
+    }
+}
+
 #[tokio::test]
 async fn who_waits_is_told_when_it_starts_and_from_what_that_is_known() {
     let policy = Policy {
@@ -46,7 +54,7 @@ async fn who_waits_is_told_when_it_starts_and_from_what_that_is_known() {
     let starts = ask(true).await.unwrap();
     let ends = first.created_unix_us + 3_600_000_000;
     let end = v1::EndBefore {
-        r#ref: Some(reference("first")),
+        r#ref: Some(named("first")),
         at_unix_us: ends,
         basis: "deadline".into(),
         ..v1::EndBefore::default()
@@ -58,7 +66,7 @@ async fn who_waits_is_told_when_it_starts_and_from_what_that_is_known() {
         ..v1::StartEstimate::default()
     };
     let said = |name: &str| {
-        let of = |one: &&v1::JobStart| one.r#ref == Some(reference(name));
+        let of = |one: &&v1::JobStart| one.r#ref == Some(named(name));
         starts.iter().find(of).and_then(|one| one.start.clone())
     };
     assert_eq!((starts.len(), said("second")), (2, Some(second)));
@@ -67,7 +75,7 @@ async fn who_waits_is_told_when_it_starts_and_from_what_that_is_known() {
         (third.at_unix_us, third.unknown.as_str()),
         (0, "UnknownEnds")
     );
-    assert_eq!(third.after[0].r#ref, Some(reference("second")));
+    assert_eq!(third.after[0].r#ref, Some(named("second")));
 
     let request = v1::SubmitRequest {
         r#ref: Some(reference("fourth")),

@@ -78,7 +78,8 @@ impl Fleet {
                 let queues = queue_view::all(&self.policy.queues, self.jobs.values());
                 Ok(Reply::Complete(Answer::Queues(queues)))
             }
-            Request::Starts => self.starts(actor, scratch),
+            Request::Starts => { self.may_plan(Some(actor), scratch.now) }
+                .map(|()| Reply::Complete(Answer::Starts(self.starts(scratch)))),
         };
         reply.unwrap_or_else(|refusal| Reply::Complete(Answer::Refused(refusal)))
     }
@@ -219,16 +220,6 @@ impl Fleet {
             burst: rate.burst,
             again,
         })
-    }
-
-    /// When the jobs that wait will start.
-    fn starts(&mut self, caller: &Actor, scratch: &Scratch) -> Result<Reply, Refusal> {
-        self.may_plan(Some(caller), scratch.now)?;
-        self.follow_capacity(scratch);
-        let starts = self.foresee(None, scratch.now).into_iter();
-        let named =
-            starts.filter_map(|(uid, start)| Some((self.jobs.get(&uid)?.name.clone(), start)));
-        Ok(Reply::Complete(Answer::Starts(named.collect())))
     }
 
     fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = &JobRecord> {

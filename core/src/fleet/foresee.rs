@@ -48,9 +48,9 @@ mod answers;
 /// that wait for nodes.
 const OTHERS_MAX: usize = RESERVING_MAX;
 
-/// Nodes that placement is asked about, all questions together. A node costs some 200 ns, so an answer costs at most some 80 ms on
-/// the largest fleet.
-const LOOKED_MAX: usize = 400_000;
+/// Nodes that placement is asked about, all questions together, each time once for itself and once for each job that keeps something of
+/// it. One costs some 100 ns, so an answer costs some 100 ms at most beside what a turn costs that places a job.
+const LOOKED_MAX: usize = 1_000_000;
 
 /// Moments at which something changes. Each costs a look at the jobs that are played, if placement need not be asked.
 const MOMENTS_MAX: usize = 1_000;
@@ -487,10 +487,20 @@ impl<'f> Foresight<'f> {
                 return None;
             }
             let reserved = facts.reserved();
-            match facts.place_beside(&reserved, &demand) {
-                Placement::Gang(gang) => (Some(gang), demand.most() as usize),
-                Placement::Short(_) => (None, facts.nodes.len()),
-            }
+            let all = || facts.candidates(facts.capacity, &reserved);
+            // What is wrong with nodes without room is nobody's question here.
+            let few = facts.with_room(&reserved, &demand).unwrap_or_else(all);
+            let looked = few.len() * (1 + reserved.len());
+            let gang = match facts.choose(facts.capacity, few, &demand) {
+                Placement::Gang(gang) => Some(gang),
+                Placement::Short(_) => None,
+            };
+            debug_assert_eq!(
+                gang.is_some(),
+                matches!(facts.place_beside(&reserved, &demand), Placement::Gang(_)),
+                "it is what a turn finds"
+            );
+            (gang, looked)
         };
         self.looked += looked;
         gang

@@ -24,6 +24,7 @@ mod restarts;
 mod roles;
 pub(crate) mod stacks;
 mod stall;
+pub(crate) mod start;
 pub(crate) mod steps;
 pub(crate) mod table;
 mod time_account;

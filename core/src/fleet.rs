@@ -28,6 +28,7 @@
 //! | `formed` | the sentence that names the nodes of a generation that was started |
 //! | `tombstone` | what is remembered of a deleted job |
 //! | `eligible` | whether a job may start: the jobs that it waits for, and its time |
+//! | `held_back` | what keeps a job from starting wherever there is room |
 //! | `shortage` | what a job with too few nodes lacks, as one word |
 //! | `live` | what is known of a job and not stored |
 //! | `yields` | what a job gives up for one of higher priority |
@@ -53,6 +54,8 @@
 //! | `news` | the notices that two states of a record make |
 //! | `selected` | nodes that a job's own words select |
 //! | `placement` | which nodes, in which rank order, or why none |
+//! | `expected_end` | when a job that has nodes is expected to end, and from what that is known |
+//! | `start_estimate` | when a job that waits will start, as a value |
 //! | `plan` | what would become of a job, as a value |
 //! | `agreement` | what all members agree on |
 //! | `brake` | many nodes silent at once: no cordons, no replacement of jobs whose nodes are all silent, no pods for silent ones |
@@ -121,6 +124,7 @@
 //! | `welcome` | an agent's session begins |
 //! | `too_large` | a job whose record the store refuses |
 //! | `dependencies` | jobs that others wait for |
+//! | `foresee` | plays the ends that are expected, and asks placement after each |
 //! | `what_if` | what would become of a job if it were submitted now |
 //! | `requests` | what users ask for |
 //! | `expiry` | jobs that are deleted some time after their end |
@@ -156,18 +160,21 @@ mod ends;
 mod equal_asks;
 mod event;
 mod event_log;
+pub mod expected_end;
 mod expiry;
 mod fault_ledger;
 mod fence;
 mod fill_receipt;
 mod finish;
 mod forced_ends;
+mod foresee;
 mod forget;
 pub mod formed;
 mod gather;
 mod generation;
 mod give_up;
 mod health_events;
+pub mod held_back;
 pub mod history;
 mod ingest;
 mod input;
@@ -230,6 +237,7 @@ mod shown;
 mod slow;
 mod stalled;
 mod start;
+pub mod start_estimate;
 mod state;
 mod step_pattern;
 pub mod store_clients;

@@ -9,6 +9,7 @@ pub mod jobs;
 pub mod queues;
 pub mod session;
 pub mod stacks;
+pub mod start_estimate;
 pub mod usage;
 
 /// A message that is not well-formed: the path of the wrong field, and what is wrong with it.

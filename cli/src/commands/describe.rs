@@ -7,7 +7,7 @@ use muster_proto::v1::{
 use muster_rpc::credentials::now_us;
 
 use super::{
-    get,
+    get, queue,
     target::{self, Kind},
 };
 use tonic::Code;
@@ -78,7 +78,8 @@ pub(crate) async fn describe(cx: &Context, args: Describe) -> Result<(), Failure
                 ..ListEventsRequest::default()
             };
             let events = get::list_events(&client, &about).await?;
-            cx.print(&describe::job(&job, &events, now_us(), cx.globals.show_env))
+            let text = describe::job(&job, &events, now_us(), cx.globals.show_env);
+            cx.print(&(text + &queue::start_line(cx, &client, &job).await))
         }
         Kind::Node => {
             let request = client.ask(GetNodeRequest { name: name.clone() });

@@ -4,6 +4,7 @@ use clap::Args;
 use muster_proto::v1::{EnvironmentRequest, ExplainRequest};
 use muster_rpc::credentials::now_us;
 
+use super::queue;
 use crate::{
     args::Format,
     connect::job_ref,
@@ -81,7 +82,11 @@ pub(crate) async fn explain(cx: &Context, args: Explain) -> Result<(), Failure> 
         answer.job = answer.job.map(Listed::discreet);
     }
     match cx.format() {
-        Format::Table | Format::Wide => cx.print(&output::explain::render(&answer, now_us())),
+        Format::Table | Format::Wide => {
+            let text = output::explain::render(&answer, now_us());
+            let job = answer.job.unwrap_or_default();
+            cx.print(&(text + &queue::start_line(cx, &client, &job).await))
+        }
         Format::Json => cx.print(&output::json(&Explanation::from(answer))),
         Format::Yaml => cx.print(&output::yaml(&Explanation::from(answer))),
         Format::Name => Err(Failure::usage("explain has no -o name")),

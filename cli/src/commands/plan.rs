@@ -2,6 +2,7 @@
 
 use clap::Args;
 use muster_foreign::Verdict;
+use muster_rpc::credentials::now_us;
 
 use super::submit::{self, Foreign};
 use crate::{
@@ -59,7 +60,7 @@ pub(crate) async fn plan(cx: &Context, args: PlanArgs) -> Result<(), Failure> {
         }
         match cx.format() {
             Format::Table | Format::Wide => {
-                cx.print(&plan::text(&name, &found, !cx.globals.no_headers))?;
+                cx.print(&plan::text(&name, &found, !cx.globals.no_headers, now_us()))?;
             }
             Format::Name => cx.print(&format!("job/{name}\n"))?,
             Format::Json | Format::Yaml => documents.push(plan::document(&named, &found)),

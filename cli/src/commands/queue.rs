@@ -1,19 +1,24 @@
 //! `muster queue`
 
 use clap::Args;
+use muster_proto::v1::{Job, JobStart, JobStatus, ListQueuesRequest};
+use muster_rpc::credentials::now_us;
 
 use super::get;
 use crate::{
     args::Format,
+    connect::Client,
     context::Context,
     fail::Failure,
-    output::{self, List, queue, table::Table},
+    output::{self, List, queue, start, table::Table},
 };
 
 /// Show the jobs that wait for nodes, in the order in which they get them.
 ///
 /// The higher priority goes first, then the older job. AHEAD is the job before it that waits; LACKS is what
-/// it lacks, as one word: NodesReserved means that there is room, which is kept for a job ahead. A job that
+/// it lacks, as one word: NodesReserved means that there is room, which is kept for a job ahead. START is an estimate
+/// of when it starts, if jobs end at their deadlines or as jobs like them did, and nothing comes between; -o wide
+/// says on what it is based, or why there is none. A job that
 /// waits for other jobs or its time (--after, --start-after) is not eligible: it has no position, LACKS is
 /// Dependency or BeginTime, and AHEAD is what it waits for. Jobs that wait for something else, as for their
 /// back-off or for `muster resume`, are not in it, nor are jobs with pods, which Kubernetes places. Positions count the jobs of all namespaces that you may see.
@@ -42,6 +47,9 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
         let namespace = cx.namespace();
         waiting.retain(|job| job.namespace == namespace);
     }
+    if !waiting.is_empty() && cx.format() != Format::Name {
+        queue::add_starts(&mut waiting, &starts(cx, &client).await);
+    }
     match cx.format() {
         Format::Json => cx.print(&output::json(&List::new(waiting))),
         Format::Yaml => cx.print(&output::yaml(&List::new(waiting))),
@@ -55,11 +63,43 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
         }
         Format::Table | Format::Wide => {
             let wide = cx.format() == Format::Wide;
-            let now = muster_rpc::credentials::now_us();
+            let now = now_us();
             let row = |job: &queue::Waiting| job.row(now, wide, args.all_namespaces);
             let rows: Vec<Vec<String>> = waiting.iter().map(row).collect();
             let heads = queue::heads(wide, args.all_namespaces);
             cx.print(&Table::new(heads).render(&rows, !cx.globals.no_headers))
         }
     }
+}
+
+/// When the jobs that wait will start. The queue is of use without it, so it is no failure if nobody says it.
+async fn starts(cx: &Context, client: &Client) -> Vec<JobStart> {
+    let request = client.ask(ListQueuesRequest {
+        start_estimates: true,
+    });
+    match client.queues().list(request).await {
+        Ok(answer) => answer.into_inner().starts,
+        Err(status) => {
+            cx.say(format!(
+                "No estimates of starts: {}",
+                client.failure(status)
+            ));
+            Vec::new()
+        }
+    }
+}
+
+/// A line for a job that waits. Empty: it does not, or nothing is said of it.
+pub(super) async fn start_line(cx: &Context, client: &Client, job: &Job) -> String {
+    let (named, status) = (job.r#ref.clone().unwrap_or_default(), job.status.as_ref());
+    let waits =
+        |status: &JobStatus| status.waits_for_room.is_some() || status.not_eligible.is_some();
+    if !status.is_some_and(|status| waits(status) && !status.suspended) {
+        return String::new();
+    }
+    let starts = starts(cx, client).await;
+    let start = start::of(&starts, &named.namespace, &named.name);
+    start.map_or(String::new(), |start| {
+        start::sentence(start, now_us()) + "\n"
+    })
 }

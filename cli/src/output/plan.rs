@@ -4,7 +4,10 @@ use muster_proto::v1;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use super::table::Table;
+use super::{
+    start::{self, Estimate},
+    table::Table,
+};
 
 /// Nodes named for one cause.
 const NAMED: usize = 3;
@@ -27,6 +30,9 @@ pub(crate) struct Document {
     /// Jobs of lower priority that would make room for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     yields: Vec<Yield>,
+    /// When it would start, if not now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<Estimate>,
 }
 
 #[derive(Debug, Serialize)]
@@ -88,6 +94,7 @@ pub(crate) fn document(job: &v1::JobRef, plan: &v1::Plan) -> Document {
     };
     Document {
         yields: plan.yields.iter().map(yields).collect(),
+        start: plan.start.as_ref().map(Estimate::of),
         job: job.name.clone(),
         namespace: job.namespace.clone(),
         starts: starts(plan),
@@ -150,8 +157,11 @@ pub(crate) fn sentence(plan: &v1::Plan) -> String {
 }
 
 /// The sentence, and what stands behind it.
-pub(crate) fn text(name: &str, plan: &v1::Plan, with_heads: bool) -> String {
+pub(crate) fn text(name: &str, plan: &v1::Plan, with_heads: bool, now_us: u64) -> String {
     let mut text = format!("job/{name} {}\n", sentence(plan));
+    let start = plan.start.as_ref();
+    let start = start.map(|start| start::sentence(start, now_us) + "\n");
+    text.extend(start);
     let Some(wait) = &plan.wait else {
         let shared = plan.shares.iter().any(|share| share.members > 1);
         let gpus = plan.shares.iter().any(|share| !share.gpus.is_empty());
@@ -255,7 +265,7 @@ mod tests {
             ..v1::Plan::default()
         };
         assert_eq!(
-            text("a", &plain, true),
+            text("a", &plain, true, 0),
             "job/a would start now on 2 nodes\nNODE\nn1\nn2\n"
         );
         let packed = v1::Plan {
@@ -264,7 +274,7 @@ mod tests {
             ..v1::Plan::default()
         };
         assert_eq!(
-            text("a", &packed, true),
+            text("a", &packed, true, 0),
             "job/a would start now on 1 node, with 4 GPUs for each (the default, because it names no number)\nNODE   MEMBERS   GPUS\nn1     2         8\n"
         );
     }
@@ -282,7 +292,7 @@ mod tests {
             true,
         );
         assert_eq!(
-            text("a", &plan, true),
+            text("a", &plan, true, 0),
             "\
 job/a would wait: 1 of at least 8 nodes available (TooFewGpus)
 It would start when other jobs and pods have ended.
@@ -302,10 +312,16 @@ NodesCordoned   1       n5 cordoned
         };
         let made = v1::Plan {
             yields: vec![one("low", false), one("", true)],
+            start: Some(v1::StartEstimate {
+                at_unix_us: 7_200_000_000,
+                basis: "after job team-a/b (at its deadline)".into(),
+                ..v1::StartEstimate::default()
+            }),
             ..wait(&[("n1", "TooFewGpus", "0 of 8 GPUs free")], true)
         };
-        let made = text("a", &made, true);
+        let made = text("a", &made, true, 60_000_000);
         for line in [
+            "Estimate: it starts ~02:00Z in 119m, after job team-a/b (at its deadline).\n",
             "job/low (priority -1) would give up n1, n2 for it, and go on with fewer.\n",
             "A job of another namespace (priority -1) would be evicted from n1, n2 for it, and wait again.\n",
         ] {
@@ -315,13 +331,14 @@ NodesCordoned   1       n5 cordoned
             "a",
             &wait(&[("n5", "NodesCordoned", "cordoned")], false),
             true,
+            0,
         );
         assert!(never.contains("also if no other job ran"), "{never}");
-        let few = text("a", &wait(&[], false), true);
+        let few = text("a", &wait(&[], false), true, 0);
         assert!(few.ends_with("they are too few.\n"), "{few}");
         let mut empty = wait(&[], false);
         empty.wait.as_mut().unwrap().have = 0;
-        let empty = text("a", &empty, true);
+        let empty = text("a", &empty, true, 0);
         assert!(empty.ends_with("No node has joined yet.\n"), "{empty}");
         let held = v1::Plan {
             held_back: "it is suspended".into(),

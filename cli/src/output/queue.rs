@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{
     after::{self, NotEligible},
+    start::{self, Estimate},
     table::plain,
     words,
 };
@@ -36,6 +37,11 @@ pub(crate) struct Waiting {
     /// What it waits for, if it is not eligible.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_eligible: Option<NotEligible>,
+    /// When it will start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    start: Option<Estimate>,
+    #[serde(skip)]
+    start_said: Option<v1::StartEstimate>,
     /// The same in short.
     #[serde(skip)]
     after: String,
@@ -59,6 +65,15 @@ pub(crate) fn waiting(jobs: &[v1::Job]) -> Vec<Waiting> {
             .map(|(job, status)| not_eligible(job, status)),
     );
     all
+}
+
+/// Adds when they will start.
+pub(crate) fn add_starts(waiting: &mut [Waiting], starts: &[v1::JobStart]) {
+    for job in waiting {
+        let said = start::of(starts, &job.namespace, &job.name);
+        job.start = said.map(Estimate::of);
+        job.start_said = said.cloned();
+    }
 }
 
 /// A job that waits for other jobs or for its time.
@@ -88,6 +103,8 @@ fn not_eligible(job: &v1::Job, status: v1::JobStatus) -> Waiting {
         since_us: waits.since_unix_us,
         after: after::names(&waits),
         not_eligible: Some(NotEligible::from(&waits)),
+        start: None,
+        start_said: None,
     }
 }
 
@@ -129,6 +146,8 @@ fn in_order(jobs: &[v1::Job]) -> Vec<Waiting> {
             since: (since_us > 0).then(|| words::utc(since_us)),
             ahead: ahead.replace(own),
             not_eligible: None,
+            start: None,
+            start_said: None,
             after: String::new(),
             since_us,
         })
@@ -140,10 +159,10 @@ pub(crate) fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
     let mut heads = vec!["POSITION"];
     heads.extend(namespaced.then_some("NAMESPACE"));
     heads.extend([
-        "NAME", "PRIORITY", "WANTS", "GPUS", "WAITS", "LACKS", "AHEAD",
+        "NAME", "PRIORITY", "WANTS", "GPUS", "WAITS", "START", "LACKS", "AHEAD",
     ]);
     if wide {
-        heads.extend(["REASON", "MESSAGE"]);
+        heads.extend(["BASIS", "REASON", "MESSAGE"]);
     }
     heads
 }
@@ -171,11 +190,20 @@ impl Waiting {
             wants,
             self.gpus_per_member.to_string(),
             words::age(self.since_us, now_us),
+            dash(
+                &{ self.start_said.as_ref() }
+                    .map_or(String::new(), |said| start::when(said, now_us)),
+            ),
             dash(&self.lacks),
             dash(self.ahead.as_deref().unwrap_or(&self.after)),
         ]);
         if wide {
-            row.extend([self.reason.clone(), plain(&self.message)]);
+            let basis = self.start_said.as_ref().map(|said| plain(&said.basis));
+            row.extend([
+                dash(&basis.unwrap_or_default()),
+                self.reason.clone(),
+                plain(&self.message),
+            ]);
         }
         row
     }
@@ -219,7 +247,16 @@ mod tests {
             job("old", 0, 2, true),
             job("urgent", 5, 10, true),
         ];
-        let waiting = waiting(&jobs);
+        let mut waiting = waiting(&jobs);
+        let start = v1::JobStart {
+            r#ref: jobs[3].r#ref.clone(),
+            start: Some(v1::StartEstimate {
+                at_unix_us: 7_261_000_000,
+                basis: "after job team-a/runs (at its deadline)".into(),
+                ..v1::StartEstimate::default()
+            }),
+        };
+        add_starts(&mut waiting, &[start]);
         let rows: Vec<Vec<String>> = waiting
             .iter()
             .map(|one| one.row(61_000_000, false, false))
@@ -228,12 +265,14 @@ mod tests {
         assert_eq!(
             table,
             "\
-POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   LACKS           AHEAD
-1          urgent   5          2-4     8      60s     NodesReserved   -
-2          old      0          2-4     8      60s     NodesReserved   team-a/urgent
-3          young    0          2-4     8      60s     NodesReserved   team-a/old
+POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   START             LACKS           AHEAD
+1          urgent   5          2-4     8      60s     ~02:01Z in 120m   NodesReserved   -
+2          old      0          2-4     8      60s     -                 NodesReserved   team-a/urgent
+3          young    0          2-4     8      60s     -                 NodesReserved   team-a/old
 "
         );
+        let wide = waiting[0].row(61_000_000, true, false);
+        assert_eq!(wide[9], "after job team-a/runs (at its deadline)");
     }
 
     #[test]
@@ -261,9 +300,9 @@ POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   LACKS           AHEAD
         assert_eq!(
             table,
             "\
-POSITION       NAME    PRIORITY   WANTS   GPUS   WAITS   LACKS           AHEAD
-1              old     0          2-4     8      60s     NodesReserved   -
-not eligible   later   99         4       0      60s     Dependency      prepare
+POSITION       NAME    PRIORITY   WANTS   GPUS   WAITS   START   LACKS           AHEAD
+1              old     0          2-4     8      60s     -       NodesReserved   -
+not eligible   later   99         4       0      60s     -       Dependency      prepare
 "
         );
     }

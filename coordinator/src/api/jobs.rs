@@ -62,10 +62,12 @@ impl v1::job_service_server::JobService for Jobs {
         };
         let answer = self.0.handle.request(rights.actor(""), request).await;
         let told = status::submitted(answer.map_err(status::no_answer)?)?;
+        let sees = |job: &JobName| rights.scope.has(&job.namespace);
+        let plan = told.plan.as_deref();
         Ok(Response::new(v1::SubmitResponse {
             job: Some(shown(&rights, &told.job)),
             existed: told.existed,
-            plan: told.plan.as_deref().map(wire::plan_to_wire),
+            plan: plan.map(|plan| wire::plan_to_wire(plan, sees)),
         }))
     }
 

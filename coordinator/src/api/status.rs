@@ -1,12 +1,16 @@
 //! Reasons as gRPC statuses: the only table. The text is the reason's own and names the field, job
 //! or node.
 
+use std::collections::BTreeMap;
+
 use muster_core::{
     fleet::{
         Answer, Refusal,
         plan::Plan,
+        start_estimate::Start,
         view::{JobView, NodeView, QueueView},
     },
+    id::JobName,
     spec::FieldError,
 };
 use muster_handle::handle::NoAnswer;
@@ -93,6 +97,14 @@ pub(crate) fn node(answer: Answer) -> Result<Box<NodeView>, Status> {
 pub(crate) fn queues(answer: Answer) -> Result<Vec<QueueView>, Status> {
     match answer {
         Answer::Queues(queues) => Ok(queues),
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        _ => Err(unexpected()),
+    }
+}
+
+pub(crate) fn starts(answer: Answer) -> Result<BTreeMap<JobName, Start>, Status> {
+    match answer {
+        Answer::Starts(starts) => Ok(starts),
         Answer::Refused(refusal) => Err(refused(&refusal)),
         _ => Err(unexpected()),
     }

@@ -39,6 +39,7 @@ mod sessions;
 mod shared_trust;
 mod signals;
 mod stacks;
+mod starts;
 mod stores;
 mod tokens;
 mod users;

@@ -41,7 +41,7 @@ fn job(queue: Option<&str>) -> v1::JobSpec {
 }
 
 async fn list(server: &Server) -> Vec<v1::Queue> {
-    let answer = within(server.queues().list(v1::ListQueuesRequest {})).await;
+    let answer = within(server.queues().list(v1::ListQueuesRequest::default())).await;
     answer.unwrap().into_inner().queues
 }
 

@@ -119,7 +119,11 @@ impl<'a> Facts<'a> {
 
     /// So many of the nodes that the job may have that the gang is the same as with all of them, if there is one: those with
     /// room for a member. `None`: a node without room may decide something, or there is no gang.
-    fn with_room(self, reserved: &[Reserved<'a>], demand: &Demand) -> Option<Vec<Candidate<'a>>> {
+    pub(crate) fn with_room(
+        self,
+        reserved: &[Reserved<'a>],
+        demand: &Demand,
+    ) -> Option<Vec<Candidate<'a>>> {
         let (job, capacity) = (self.job, self.capacity);
         let selection = &job.spec.selection;
         let least = demand.roles.iter().map(|role| role.gpus).min();

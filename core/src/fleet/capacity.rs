@@ -205,6 +205,15 @@ impl Capacity {
         self.nodes.get(name)
     }
 
+    /// The same, to try things out in, and of which all may be asked.
+    pub(crate) fn copy(&self) -> Capacity {
+        Capacity {
+            by_free: self.by_free.clone(),
+            unfiled: self.unfiled,
+            ..self.clone()
+        }
+    }
+
     /// What there would be if no job held anything.
     pub(crate) fn emptied(&self) -> Capacity {
         let mut empty = self.clone();

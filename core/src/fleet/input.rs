@@ -191,6 +191,8 @@ pub enum Request {
     },
     /// What the queues have at this moment. It changes nothing.
     Queues,
+    /// When the jobs that wait will start. It changes nothing.
+    Starts,
 }
 
 /// Everything stored, as read at start.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::{
     fleet::{
         history::{HistoryRecord, Over},
-        job::{JobRecord, Stage},
+        job::JobRecord,
         news,
         notify::{KEPT_FOR, Notice},
         scratch::Scratch,
@@ -31,20 +31,14 @@ impl Fleet {
         let Some(job) = self.jobs.get(uid) else {
             return false;
         };
-        let Stage::Over(end) = job.stage() else {
+        if !job.is_over() || self.history.has(&(job.uid.clone(), job.created)) {
             return false;
-        };
-        let over = Over {
-            key: (job.uid.clone(), job.created),
-            name: job.name.clone(),
-            phase: end.phase,
-            finished: job.finished.unwrap_or(scratch.now),
-        };
-        let number = self.history.add(over, &self.policy, scratch.now);
+        }
+        let left = job.left(job.finished.unwrap_or(scratch.now), None);
+        let number = self.history.add(Over::of(&left), &self.policy, scratch.now);
         let Some(number) = number else {
             return false;
         };
-        let left = job.left(job.finished.unwrap_or(scratch.now), None);
         let record = HistoryRecord { number, ..left };
         scratch.changes.history.push(Arc::new(record));
         true

@@ -24,7 +24,7 @@ impl JobRecord {
     }
 
     /// When the job must have been started for the first time. `None`: it need not, or it has been.
-    fn start_deadline(&self) -> Option<Timestamp> {
+    pub(crate) fn start_deadline(&self) -> Option<Timestamp> {
         let deadline = self.spec.lifetime.start_deadline()?;
         // Records of older coordinators do not say when.
         let started = self.first_started.is_some() || self.trained_last().is_some();

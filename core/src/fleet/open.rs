@@ -8,7 +8,7 @@ use crate::{
         account, agreement, default_gpus,
         eligible::{self, Eligibility},
         equal_asks::{Ask, Lack},
-        job::{GenerationRecord, Reason, Stage, Why},
+        job::{GenerationRecord, JobRecord, Reason, Stage, Why},
         job_turn::{Facts, JobTurn},
         live::Condition,
         members::{Member, Members, size},
@@ -19,7 +19,9 @@ use crate::{
         unhealthy,
     },
     id::Generation,
+    nccl::profile::Profile,
     run::RunId,
+    time::Timestamp,
 };
 
 /// The most addresses of one member. Machines have a handful. With a part of its addresses, the
@@ -220,47 +222,8 @@ impl JobTurn<'_> {
             nodes.get(name).is_some()
         });
         job.last_generation = number;
-        job.open_generation(GenerationRecord {
-            number,
-            cause,
-            // If possible, the TCPStore is not on node rank 0, because torch before 2.7 cannot
-            // share that node with it.
-            store_host: gang
-                .last()
-                .expect("a gang has at least one member")
-                .node
-                .clone(),
-            members,
-            proc_per_node: job.spec.proc_per_node,
-            layout: job.spec.layout(size),
-            restart_count: job.restart_count,
-            store: None,
-            peers: Vec::new(),
-            keys: Vec::new(),
-            rendezvous: RunId {
-                job: self.uid.clone(),
-                generation: number,
-            }
-            .to_string(),
-            opened: self.now,
-            started: false,
-            started_at: None,
-            launched: false,
-            previous_grace: longest_grace(&job.retiring),
-            stopping: None,
-            dead: Default::default(),
-            fenced: Default::default(),
-            profile,
-            ends: Default::default(),
-            left_behind: Default::default(),
-            forced: Default::default(),
-            disobeyed: Default::default(),
-            step_pattern_told: false,
-            won: None,
-            member_restarts: Default::default(),
-            stall: None,
-            slow: None,
-        });
+        let generation = next_generation(job, number, cause, members, profile, self.now);
+        job.open_generation(generation);
         for mismatch in mismatches {
             self.warn("MixedNodes", mismatch.to_string())
                 .in_generation(number);
@@ -329,6 +292,58 @@ impl JobTurn<'_> {
         account::waits(self.job, self.now);
         self.wake(until);
         true
+    }
+}
+
+/// The next generation of a job.
+pub(crate) fn next_generation(
+    job: &JobRecord,
+    number: Generation,
+    cause: Cause,
+    members: Members,
+    profile: Profile,
+    now: Timestamp,
+) -> GenerationRecord {
+    GenerationRecord {
+        number,
+        cause,
+        // If possible, the TCPStore is not on node rank 0, because torch before 2.7 cannot
+        // share that node with it.
+        store_host: members
+            .last()
+            .expect("a gang has at least one member")
+            .node
+            .clone(),
+        proc_per_node: job.spec.proc_per_node,
+        layout: job.spec.layout(members.size()),
+        members,
+        restart_count: job.restart_count,
+        store: None,
+        peers: Vec::new(),
+        keys: Vec::new(),
+        rendezvous: RunId {
+            job: job.uid.clone(),
+            generation: number,
+        }
+        .to_string(),
+        opened: now,
+        started: false,
+        started_at: None,
+        launched: false,
+        previous_grace: longest_grace(&job.retiring),
+        stopping: None,
+        dead: Default::default(),
+        fenced: Default::default(),
+        profile,
+        ends: Default::default(),
+        left_behind: Default::default(),
+        forced: Default::default(),
+        disobeyed: Default::default(),
+        step_pattern_told: false,
+        won: None,
+        member_restarts: Default::default(),
+        stall: None,
+        slow: None,
     }
 }
 

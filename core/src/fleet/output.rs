@@ -1,6 +1,6 @@
 //! What a turn decides: changes to store, effects to execute, answers to users.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     fleet::{
@@ -12,6 +12,7 @@ use crate::{
         node_record::NodeRecord,
         notify::Outbox,
         plan::Plan,
+        start_estimate::Start,
         tombstone::Tombstone,
         view::{JobView, NodeView, QueueView},
     },
@@ -106,6 +107,8 @@ pub enum Answer {
     Node(Box<NodeView>),
     /// All queues, each behind its parent.
     Queues(Vec<QueueView>),
+    /// When the jobs that wait will start, by name.
+    Starts(BTreeMap<JobName, Start>),
     Done,
     Refused(Refusal),
 }

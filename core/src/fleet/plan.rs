@@ -1,13 +1,14 @@
 //! The answer to "what would happen to this job": the nodes that it would get, or why it would wait. `what_if` asks.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use crate::{
     fleet::{
-        eligible::{NeverSatisfied, WaitsFor},
+        held_back::HeldBack,
         members::Member,
         placement::{Placement, Shortfall},
         shortage::Shortage,
+        start_estimate::Start,
     },
     id::{JobName, NodeName},
 };
@@ -26,31 +27,8 @@ pub struct Plan {
     pub held_back: Option<HeldBack>,
     /// What jobs of lower priority would give up for it.
     pub yields: Vec<PlannedYield>,
-}
-
-/// What keeps a job from starting wherever there is room.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HeldBack {
-    Suspended,
-    /// Jobs or a time that it waits for.
-    Waits(WaitsFor),
-    /// It would fail at once.
-    Never(NeverSatisfied),
-    Listening,
-}
-
-/// A clause after "because".
-impl fmt::Display for HeldBack {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            HeldBack::Suspended => f.write_str("it is suspended"),
-            HeldBack::Waits(waits) => write!(f, "it {waits}"),
-            HeldBack::Never(never) => write!(f, "{never}: it would fail at once"),
-            HeldBack::Listening => {
-                f.write_str("the coordinator has just started and waits for its nodes")
-            }
-        }
-    }
+    /// When it would start, if it would wait. `None`: Kubernetes places its pods, or nothing is decided about it.
+    pub start: Option<Start>,
 }
 
 /// What another job would give up.

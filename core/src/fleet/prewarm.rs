@@ -19,6 +19,7 @@ use crate::{
     id::NodeName,
     nccl::profile::Profile,
     run::LauncherState,
+    spec::JobSpec,
     time::Timestamp,
 };
 
@@ -41,18 +42,17 @@ pub(crate) enum Readiness {
     Refused,
 }
 
+/// Whether a job waits for launchers before it grows. Where members share nodes, most are not forked from launchers.
+pub(crate) fn grows_prewarmed(spec: &JobSpec) -> bool {
+    spec.launch.may_have_launcher() && spec.framework.has_launchers() && !spec.packs()
+}
+
 impl JobTurn<'_> {
     /// Has a launcher made ready on every node of `gang` that is not a member yet.
     pub(crate) fn prewarm(&mut self, gang: &[Member]) -> Readiness {
         let job = &*self.job;
         let in_image = job.spec.image.is_some();
-        let Some(current) = job
-            .current
-            .as_ref()
-            .filter(|_| job.spec.launch.may_have_launcher() && job.spec.framework.has_launchers())
-            // Where members share nodes, most are not forked from launchers.
-            .filter(|_| !job.spec.packs())
-        else {
+        let Some(current) = job.current.as_ref().filter(|_| grows_prewarmed(&job.spec)) else {
             return Readiness::Ready;
         };
         let new: Vec<&Member> = gang

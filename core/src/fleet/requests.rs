@@ -78,6 +78,8 @@ impl Fleet {
                 let queues = queue_view::all(&self.policy.queues, self.jobs.values());
                 Ok(Reply::Complete(Answer::Queues(queues)))
             }
+            Request::Starts => { self.may_plan(Some(actor), scratch.now) }
+                .map(|()| Reply::Complete(Answer::Starts(self.starts(scratch)))),
         };
         reply.unwrap_or_else(|refusal| Reply::Complete(Answer::Refused(refusal)))
     }

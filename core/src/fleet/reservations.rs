@@ -95,6 +95,13 @@ impl Reservations {
         before != self.waiting.len()
     }
 
+    /// What each keeps is found out anew.
+    pub(crate) fn forget_keeps(&mut self) {
+        for waiting in self.waiting.values_mut() {
+            waiting.keeps = OnceCell::new();
+        }
+    }
+
     /// All that wait, the first to choose first.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (&Rank, &Waiting)> + Clone {
         self.waiting.iter()

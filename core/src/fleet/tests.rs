@@ -35,6 +35,7 @@ mod deterministic;
 mod eligible;
 mod equal_asks;
 mod fences;
+mod foresee;
 mod history;
 mod images;
 mod joining;
@@ -154,7 +155,12 @@ impl Bench {
     }
 
     fn input(&mut self, input: Input) -> Vec<Effect> {
-        let turn = self.fleet.turn(self.now, input);
+        self.inputs([input])
+    }
+
+    /// All of them in one turn.
+    fn inputs(&mut self, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+        let turn = self.fleet.turn_all(self.now, inputs);
         self.capacity_is_as_counted();
         for change in turn.changes {
             match change {

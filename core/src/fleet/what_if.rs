@@ -1,17 +1,24 @@
-//! What would become of a job if it were submitted now. It asks the same placement as a turn does, about a job that does
+//! What would become of a job if it were submitted now, and when those that wait will start. It asks the same placement as a turn does, about a job that does
 //! not exist, and changes nothing.
 
-use crate::fleet::{
-    default_gpus::{self, DefaultGpus},
-    eligible::{self, Eligibility},
-    job::JobRecord,
-    job_turn::{Facts, JobTurn},
-    live::Live,
-    placement::Placement,
-    plan::{HeldBack, Outcome, Plan, PlannedYield},
-    preempt::{self, Preempt},
-    scratch::Scratch,
-    state::Fleet,
+use std::collections::BTreeMap;
+
+use crate::{
+    fleet::{
+        default_gpus::{self, DefaultGpus},
+        eligible::{self, Eligibility},
+        held_back::HeldBack,
+        job::JobRecord,
+        job_turn::{Facts, JobTurn},
+        live::Live,
+        placement::Placement,
+        plan::{Outcome, Plan, PlannedYield},
+        preempt::{self, Preempt},
+        scratch::Scratch,
+        start_estimate::Start,
+        state::Fleet,
+    },
+    id::JobName,
 };
 
 /// What jobs of lower priority would give up for this one.
@@ -33,6 +40,17 @@ fn yields(facts: Facts<'_>) -> Vec<PlannedYield> {
 }
 
 impl Fleet {
+    /// When the jobs that wait will start.
+    pub(crate) fn starts(&mut self, scratch: &Scratch) -> BTreeMap<JobName, Start> {
+        self.follow_capacity(scratch);
+        let starts = self.foresee(None, scratch.now).into_iter();
+        let named = starts.filter_map(|(uid, start)| {
+            let job = self.jobs.get(&uid)?;
+            Some((job.name.clone(), start))
+        });
+        named.collect()
+    }
+
     /// What would become of this job.
     pub(crate) fn plan(&mut self, mut job: JobRecord, scratch: &Scratch) -> Plan {
         self.follow_capacity(scratch);
@@ -72,11 +90,18 @@ impl Fleet {
             Placement::Gang(_) => Vec::new(),
             Placement::Short(_) => yields(turn.facts()),
         };
+        let outcome = Outcome::of(placed);
+        let starts_now = matches!(outcome, Outcome::Starts(_)) && held_back.is_none();
+        let mut starts = match starts_now {
+            true => BTreeMap::new(),
+            false => self.foresee(Some(job), scratch.now),
+        };
         Plan {
-            outcome: Outcome::of(placed),
+            outcome,
             default_gpus,
             held_back,
             yields,
+            start: starts.remove(&uid),
         }
     }
 }

@@ -34,8 +34,13 @@ pub(super) async fn get(cx: &Context, args: &Get, name: Option<&str>) -> Result<
         ));
     }
     let client = cx.connect().await?;
-    let answer = { client.queues().list(client.ask(ListQueuesRequest {})).await }
-        .map_err(|status| client.failure(status))?;
+    let answer = {
+        client
+            .queues()
+            .list(client.ask(ListQueuesRequest::default()))
+            .await
+    }
+    .map_err(|status| client.failure(status))?;
     let all = answer.into_inner().queues;
     let of = |queue: &&Queue| name.is_none_or(|name| queue.name == name);
     let shown: Vec<queues::Shown> = all

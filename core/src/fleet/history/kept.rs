@@ -1,7 +1,10 @@
 //! Which jobs have a record, and which records make room. The records themselves are in the store and on the
 //! board; this has of each only what the rules need.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     fleet::{history::record::HistoryRecord, job::Phase, policy::Policy},
@@ -19,6 +22,22 @@ pub(crate) struct Over {
     pub name: JobName,
     pub phase: Phase,
     pub finished: Timestamp,
+    /// The hash of its spec, and how long it had nodes.
+    pub spec_hash: String,
+    pub ran: Duration,
+}
+
+impl Over {
+    pub(crate) fn of(left: &HistoryRecord) -> Self {
+        Self {
+            key: (left.uid.clone(), left.created),
+            name: left.name.clone(),
+            phase: left.phase,
+            finished: left.finished.unwrap_or(left.created),
+            spec_hash: left.spec_hash.clone(),
+            ran: left.ran(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -35,13 +54,7 @@ impl Kept {
     pub(crate) fn loaded<'a>(records: impl IntoIterator<Item = &'a HistoryRecord>) -> Self {
         let mut kept = Self::default();
         for left in records {
-            let over = Over {
-                key: (left.uid.clone(), left.created),
-                name: left.name.clone(),
-                phase: left.phase,
-                finished: left.finished.unwrap_or(left.created),
-            };
-            kept.put(left.number, over);
+            kept.put(left.number, Over::of(left));
         }
         kept
     }
@@ -63,11 +76,22 @@ impl Kept {
                 .values()
                 .all(|one| over.finished < one.finished)
         };
-        if self.keys.contains(&over.key) || is_too_old || is_full && is_oldest() {
+        if self.has(&over.key) || is_too_old || is_full && is_oldest() {
             return None;
         }
         self.put(self.last + 1, over);
         Some(self.last)
+    }
+
+    /// Whether this job has a record.
+    pub(crate) fn has(&self, key: &Key) -> bool {
+        self.keys.contains(key)
+    }
+
+    /// The jobs that succeeded, the last that ended first.
+    pub(crate) fn succeeded(&self) -> impl Iterator<Item = &Over> {
+        let newest_first = self.records.values().rev();
+        newest_first.filter(|over| over.phase == Phase::Succeeded)
     }
 
     /// The job that had this name last, of those that are over.
@@ -96,8 +120,6 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn at(seconds: u64) -> Timestamp {
@@ -117,6 +139,8 @@ mod tests {
             phase: Phase::Succeeded,
             key: (JobUid::from(name), at(0)),
             finished: at(finished),
+            spec_hash: String::new(),
+            ran: Duration::ZERO,
         }
     }
 

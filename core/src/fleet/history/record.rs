@@ -17,7 +17,7 @@ use crate::{
     },
     id::{JobName, JobUid, NodeName},
     period::micros,
-    spec::JobSpec,
+    spec::{GpusSaid, JobSpec},
     time::Timestamp,
 };
 
@@ -173,6 +173,18 @@ impl HistoryRecord {
         self.states.get(state).copied().unwrap_or_default()
     }
 
+    /// How long it had nodes: its life without the time in which it waited for them. Where nothing was counted, from its
+    /// first start to its end.
+    pub fn ran(&self) -> Duration {
+        if self.states.is_empty() {
+            let whole = self.started.zip(self.finished);
+            return whole.map_or(Duration::ZERO, |(from, to)| to.since(from));
+        }
+        let with_nodes = |state: &&String| !matches!(state.as_str(), "queued" | "waiting");
+        let states = self.states.keys().filter(with_nodes);
+        states.map(|state| self.in_state(state).time).sum()
+    }
+
     /// All time that went into re-forms and repeated steps.
     pub fn lost(&self) -> Sum {
         self.lost.values().fold(Sum::default(), Sum::plus)
@@ -299,8 +311,12 @@ fn image(template: &str) -> Option<String> {
 
 /// FNV-1a of all that the spec says, but for the values of variables and what a template says besides its image:
 /// they may be secrets, and whoever sees a hash could try them out.
-fn hash(spec: &JobSpec) -> String {
+pub(crate) fn hash(spec: &JobSpec) -> String {
     let mut spec = spec.clone();
+    // One that was placed once says who decided it. One that waits is to be found equal to it.
+    if spec.gpus == Some(GpusSaid::Open) {
+        spec.gpus = Some(GpusSaid::ByFleet);
+    }
     let own = spec.env.iter_mut();
     let of_roles = spec.roles.iter_mut().flat_map(|role| &mut role.env);
     own.chain(of_roles)

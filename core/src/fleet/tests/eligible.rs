@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    fleet::plan::{HeldBack, Plan},
+    fleet::{held_back::HeldBack, plan::Plan},
     spec::AfterDocument,
 };
 

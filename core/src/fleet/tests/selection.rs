@@ -312,7 +312,7 @@ fn a_plan_is_what_would_happen_and_changes_nothing() {
     let held = plan(&mut bench, suspended);
     assert_eq!(
         held.held_back,
-        Some(crate::fleet::plan::HeldBack::Suspended)
+        Some(crate::fleet::held_back::HeldBack::Suspended)
     );
     // Three nodes have two GPUs, and none has four.
     let too_few = SpecDocument {

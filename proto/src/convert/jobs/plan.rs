@@ -1,10 +1,14 @@
 //! What would happen to a job. Only the coordinator says it.
 
-use muster_core::fleet::plan::{Outcome, Plan, PlannedYield, Wait};
+use muster_core::{
+    fleet::plan::{Outcome, Plan, PlannedYield, Wait},
+    id::JobName,
+};
 
-use crate::v1;
+use crate::{convert::start_estimate, v1};
 
-pub fn plan_to_wire(plan: &Plan) -> v1::Plan {
+/// For a caller who may see these jobs.
+pub fn plan_to_wire(plan: &Plan, sees: impl Fn(&JobName) -> bool) -> v1::Plan {
     let (shares, wait) = match &plan.outcome {
         Outcome::Starts(shares) => {
             let share = |share: &muster_core::fleet::plan::PlannedShare| v1::PlannedShare {
@@ -26,6 +30,7 @@ pub fn plan_to_wire(plan: &Plan) -> v1::Plan {
             .map(ToString::to_string)
             .unwrap_or_default(),
         yields: plan.yields.iter().map(yields_to_wire).collect(),
+        start: { plan.start.as_ref() }.map(|start| start_estimate::start(start, sees)),
     }
 }
 

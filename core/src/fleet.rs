@@ -90,7 +90,8 @@
 //! | `job_turn` | one job while it is settled, and what its rules may read |
 //! | `limits` | how many GPUs it may have, by its namespace and its queue |
 //! | `queue_view` | what users see of the queues |
-//! | `candidates` | the nodes as placement sees them for it, and the gang that it gets |
+//! | `candidates` | the nodes as placement sees them for it |
+//! | `gang` | the gang that it gets |
 //! | `preempt` | which jobs give up what for one that waits |
 //! | `node_mix` | members whose software does not go together |
 //! | `stalled` | does its generation stand still |
@@ -170,6 +171,7 @@ mod forced_ends;
 mod foresee;
 mod forget;
 pub mod formed;
+mod gang;
 mod gather;
 mod generation;
 mod give_up;

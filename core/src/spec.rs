@@ -452,6 +452,12 @@ impl SpecDocument {
         let proc_per_node = self.check_procs(framework, gpus_per_node, errors);
         let (priority, preemption) = self.check_rank(errors);
         let (inspect, on_slow_rank) = self.check_slow_ranks(errors);
+        let mut limit = |path: &'static str, said: &Option<String>, min, max| {
+            let said = said.as_deref();
+            said.map(|text| errors.period(path, Some(text), min, min, max))
+        };
+        let fence_after = limit("spec.fenceAfter", &self.fence_after, FENCE_MIN, FENCE_MAX);
+        let stall_after = limit("spec.stallAfter", &self.stall_after, STALL_MIN, STALL_MAX);
         // Roles have the commands, with what they take from here.
         if self.roles.is_empty() {
             errors.command("spec", &self.command, &self.args, framework);
@@ -492,29 +498,13 @@ impl SpecDocument {
                 Duration::ZERO,
                 period::LONGEST,
             ),
-            fence_after: self.fence_after.as_deref().map(|text| {
-                errors.period(
-                    "spec.fenceAfter",
-                    Some(text),
-                    FENCE_MIN,
-                    FENCE_MIN,
-                    FENCE_MAX,
-                )
-            }),
+            fence_after,
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),
             standbys: errors.one_of("spec.standbys", self.standbys.as_deref(), &Standbys::ALL),
             inspect,
             on_stall: errors.one_of("spec.onStall", self.on_stall.as_deref(), &OnStall::ALL),
-            stall_after: self.stall_after.as_deref().map(|text| {
-                errors.period(
-                    "spec.stallAfter",
-                    Some(text),
-                    STALL_MIN,
-                    STALL_MIN,
-                    STALL_MAX,
-                )
-            }),
+            stall_after,
             on_slow_rank,
             step_pattern: self.step_pattern.clone(),
             checkpoint_pattern: self.checkpoint_pattern.clone(),

@@ -276,23 +276,19 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
         "Scale-up cool-down",
         spec.scale_up_cooldown.as_deref().unwrap_or_default(),
     );
-    page.field(
-        "Fence after",
-        spec.fence_after.as_deref().unwrap_or_default(),
-    );
-    page.field("Progress", spec.progress.as_deref().unwrap_or_default());
-    page.field("Launch", spec.launch.as_deref().unwrap_or_default());
-    page.field("Standbys", spec.standbys.as_deref().unwrap_or_default());
-    page.field("Inspect", spec.inspect.as_deref().unwrap_or_default());
-    page.field("On stall", spec.on_stall.as_deref().unwrap_or_default());
-    page.field(
-        "Stall after",
-        spec.stall_after.as_deref().unwrap_or_default(),
-    );
-    page.field(
-        "On slow rank",
-        spec.on_slow_rank.as_deref().unwrap_or_default(),
-    );
+    let said = [
+        ("Fence after", &spec.fence_after),
+        ("Progress", &spec.progress),
+        ("Launch", &spec.launch),
+        ("Standbys", &spec.standbys),
+        ("Inspect", &spec.inspect),
+        ("On stall", &spec.on_stall),
+        ("Stall after", &spec.stall_after),
+        ("On slow rank", &spec.on_slow_rank),
+    ];
+    for (name, word) in said {
+        page.field(name, word.as_deref().unwrap_or_default());
+    }
     page.field("Node mix", spec.node_mix.as_deref().unwrap_or_default());
     page.field("Placement", spec.placement.as_deref().unwrap_or_default());
     for (name, text) in chosen::rows(spec) {

@@ -1,4 +1,4 @@
-//! The nodes as placement sees them for one job, and the gang that it gets.
+//! The nodes as placement sees them for one job. `gang` asks it for one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,11 +13,11 @@ use crate::{
         job_turn::Facts,
         ledger::Claim,
         limits::{self, demand},
-        live::{self, AVOID, Live},
-        members::{Member, size},
+        live::Live,
+        members::Member,
         placement::{
             self, Avoided, Candidate, Demand, Had, Held, Keeps, Kept, Levels, Limit, Placement,
-            Share, Shortfall,
+            Share,
         },
         registry::Node,
         reservations::{self, RESERVING_MAX, Reservations, Waiting},
@@ -35,88 +35,7 @@ use crate::{
     spec::{NodeMix, toleration},
 };
 
-#[cfg(test)]
-std::thread_local! {
-    /// How often a gang was found among the nodes with room alone.
-    pub(crate) static LEFT_OUT: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-}
-
 impl<'a> Facts<'a> {
-    /// Asks placement for this job's next generation.
-    pub(crate) fn place(self) -> Placement<'a> {
-        match self.asks() {
-            Ok(demand) => self.place_beside(&self.reserved(), &demand),
-            Err(over) => Placement::Short(over),
-        }
-    }
-
-    /// What the job asks of placement, within the limits of its namespace and queue.
-    pub(crate) fn asks(self) -> Result<Demand, Shortfall<'a>> {
-        let mut demand = demand(self.job);
-        if let Some(limit) = self.limit() {
-            limit.bound(&mut demand)?;
-        }
-        Ok(demand)
-    }
-
-    /// Asks placement for so much, beside what jobs before this one keep. Nodes that the job has left because they were slow are
-    /// used only if it would get too little without them.
-    pub(crate) fn place_beside(self, reserved: &[Reserved<'a>], demand: &Demand) -> Placement<'a> {
-        let placed = self.place_anywhere(reserved, demand);
-        let left = &self.job.left_slow;
-        let slow: BTreeSet<&NodeName> = left.nodes(self.now).collect();
-        let Placement::Gang(with) = &placed else {
-            return placed;
-        };
-        if !with.iter().any(|member| slow.contains(&member.node)) {
-            return placed;
-        }
-        match self.place_without(slow.into_iter(), reserved, demand) {
-            Some(gang) if left.pays(size(&gang), size(with), self.now) => Placement::Gang(gang),
-            _ => placed,
-        }
-    }
-
-    /// The gang that there is without any of these nodes. `None`: there is none.
-    pub(crate) fn place_without<'n>(
-        self,
-        nodes: impl Iterator<Item = &'n NodeName>,
-        reserved: &[Reserved<'a>],
-        demand: &Demand,
-    ) -> Option<Vec<Member>> {
-        let without = nodes.map(|node| live::Avoided {
-            node: node.clone(),
-            until: self.now + AVOID,
-            why: "a rank there made the others wait".into(),
-        });
-        let live = Live {
-            avoided: self.live.avoided.iter().cloned().chain(without).collect(),
-            ..Live::default()
-        };
-        match self
-            .of_other(self.job, &live)
-            .place_anywhere(reserved, demand)
-        {
-            Placement::Gang(gang) => Some(gang),
-            Placement::Short(_) => None,
-        }
-    }
-
-    fn place_anywhere(self, reserved: &[Reserved<'a>], demand: &Demand) -> Placement<'a> {
-        let capacity = self.capacity;
-        let of_all = || self.choose(capacity, self.candidates(capacity, reserved), demand);
-        if let Some(few) = self.with_room(reserved, demand)
-            && let gang @ Placement::Gang(_) = self.choose(capacity, few, demand)
-        {
-            debug_assert_eq!(gang, of_all(), "the others have no part in it");
-            #[cfg(test)]
-            LEFT_OUT.set(LEFT_OUT.get() + 1);
-            return gang;
-        }
-        // There is none, and what is wrong with each node has to be said.
-        of_all()
-    }
-
     /// So many of the nodes that the job may have that the gang is the same as with all of them, if there is one: those with
     /// room for a member. `None`: a node without room may decide something, or there is no gang.
     pub(crate) fn with_room(

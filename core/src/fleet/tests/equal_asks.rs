@@ -3,7 +3,7 @@
 //! them. So these tests need fleets in which both happen, and count how often.
 
 use super::{selection::fleet, *};
-use crate::fleet::{candidates::LEFT_OUT, equal_asks::ANSWERED};
+use crate::fleet::{equal_asks::ANSWERED, gang::LEFT_OUT};
 
 /// Numbers that look random, and are the same every time.
 struct Draw(u64);

@@ -133,14 +133,14 @@ mod tests {
             "Estimate: it starts ~11:35Z in 0s, after job team-a/a (at its deadline)."
         );
         let none = StartEstimate {
-            basis: "it would not start if no other job were there".into(),
+            basis: "it would not start even on an empty fleet".into(),
             unknown: "Never".into(),
             ..StartEstimate::default()
         };
         assert_eq!(when(&none, NOW), "-");
         assert_eq!(
             sentence(&none, NOW),
-            "There is no estimate of its start: it would not start if no other job were there."
+            "There is no estimate of its start: it would not start even on an empty fleet."
         );
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Figures {
     pub(crate) delivered: u64,
     pub(crate) failed: u64,
     pub(crate) last_delivered: Option<Timestamp>,
-    /// The last failure. `None`: there was none, or it was delivered something after it.
+    /// The last failure. `None`: there was none, or something was delivered after it.
     pub(crate) failing: Option<(Timestamp, String)>,
 }
 

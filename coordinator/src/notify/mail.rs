@@ -173,6 +173,8 @@ Content-Transfer-Encoding: 7bit\r
         let evil = mail("x\u{7}\tBcc: eve@example.org =?UTF-8?B?eA==?=");
         let (head, _) = evil.split_once("\r\n\r\n").unwrap();
         assert!(!head.contains("Bcc"), "{head}");
+        let broken = subject("x\r\nBcc: eve@example.org");
+        assert_eq!(broken, "x  Bcc: eve@example.org");
         let long = mail(&"word ".repeat(300));
         let subject = long
             .lines()

@@ -113,17 +113,16 @@ impl Reply {
 }
 
 impl Sent {
-    /// `before`: whether earlier attempts have reached somebody. Who cannot be reached for good is no reason to try again if others were.
+    /// `before`: whether earlier attempts have reached somebody. Then only this message is tried again for the others: one full mailbox
+    /// holds up no other mail. Who cannot be reached for good is no reason to try again if others were.
     pub(super) fn answered(&self, before: bool) -> Answered {
         let of = |reply: &Reply| Answered::by_reply(reply.code);
-        let later = self.refused.values().map(of);
-        let later = later
-            .into_iter()
-            .find(|answered| *answered != Answered::Refused);
-        match later {
-            Some(later) => later,
-            None if before || !self.taken.is_empty() => Answered::Delivered,
-            None => Answered::Refused,
+        let mut later = self.refused.values().map(of);
+        let later = later.find(|answered| *answered != Answered::Refused);
+        match (later, before || !self.taken.is_empty()) {
+            (Some(later), false) => later,
+            (Some(_), true) | (None, false) => Answered::Refused,
+            (None, true) => Answered::Delivered,
         }
     }
 
@@ -192,7 +191,7 @@ async fn exchange(mail: &Mail<'_>) -> Result<Sent, Failed> {
         log_in(&mut line, &offers, user, password).await?;
     }
     let sent = hand_over(&mut line, mail).await;
-    // The mail is the server's by now, or not. No answer is waited for.
+    // The server has taken the mail by now, or not, so the answer to QUIT does not matter.
     let _ = line.say("QUIT").await;
     sent
 }
@@ -381,10 +380,11 @@ mod tests {
         for (taken, refused, before, must) in [
             (&["a"][..], &[][..], false, Answered::Delivered),
             (&["a"], &[("b", 550)], false, Answered::Delivered),
-            (&["a"], &[("b", 450), ("c", 550)], false, later),
+            (&["a"], &[("b", 450), ("c", 550)], false, Answered::Refused),
+            (&[], &[("b", 450)], false, later),
             (&[], &[("b", 550)], false, Answered::Refused),
             (&[], &[("b", 550)], true, Answered::Delivered),
-            (&[], &[("b", 452)], true, later),
+            (&[], &[("b", 452)], true, Answered::Refused),
         ] {
             assert_eq!(
                 sent(taken, refused).answered(before),

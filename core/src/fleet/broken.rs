@@ -23,6 +23,7 @@ use crate::{
         placement::Candidate,
         receipt::{Charged, Incident},
         rules::{self, Ruling},
+        slow,
         worker_pod::is_pod,
     },
     id::Generation,
@@ -303,6 +304,7 @@ impl JobTurn<'_> {
         } else {
             job.spec.stop_grace_period
         };
+        slow::leave(job, self.now);
         job.retire_current(Stopping {
             reason: blame.message.clone(),
             grace,

@@ -1,4 +1,4 @@
-//! The gang that a job gets now: beside what jobs before it keep, and rather without the nodes that it has left because they were slow.
+//! The gang that a job gets now: beside what jobs before it keep, and without slow nodes that it has left, where that pays.
 
 use std::collections::BTreeSet;
 
@@ -50,8 +50,11 @@ impl<'a> Facts<'a> {
         if !with.iter().any(|member| slow.contains(&member.node)) {
             return placed;
         }
+        let uses = |node: &NodeName| with.iter().any(|member| member.node == *node);
         match self.place_without(slow.into_iter(), reserved, demand) {
-            Some(gang) if left.pays(size(&gang), size(with), self.now) => Placement::Gang(gang),
+            Some(gang) if left.pays(size(&gang), size(with), uses, self.now) => {
+                Placement::Gang(gang)
+            }
             _ => placed,
         }
     }

@@ -6,6 +6,7 @@ use crate::fleet::{
     job_turn::JobTurn,
     placement::Placement,
     receipt::{Cause, Incident},
+    slow,
     yields::Yields,
 };
 
@@ -51,6 +52,7 @@ impl JobTurn<'_> {
             ..Incident::at(self.now)
         });
         job.last_step = steps.last.or(job.last_step);
+        slow::leave(job, self.now);
         job.retire_current(Stopping {
             reason: message.clone(),
             grace: job.spec.stop_grace_period,

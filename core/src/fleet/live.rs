@@ -33,6 +33,8 @@ pub(crate) struct Live {
     pub busy_in_stall: Option<usize>,
     /// Which ranks of the current generation make the others wait, and since when.
     pub slow: slow::Watch,
+    /// When to ask next for room to leave slow nodes. `None`: it was not asked in vain.
+    pub slow_asks_at: Option<Timestamp>,
     /// More room would have changed nothing when the job was last settled.
     pub has_all_it_wants: bool,
 }

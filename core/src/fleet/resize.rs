@@ -1,6 +1,8 @@
 //! Decides whether a training generation is kept, or replaced by one of another size or on other
 //! nodes. It never starts a generation: `open` does.
 
+use std::time::Duration;
+
 use crate::{
     fleet::{
         budget, capacity, crash_loop, ending, fault_ledger, generation,
@@ -11,7 +13,7 @@ use crate::{
         prewarm::Readiness,
         receipt::{Cause, Incident},
         rules::{self, Ruling},
-        unhealthy,
+        slow, unhealthy,
         worker_pod::is_pod,
     },
     health::TERMINATION_NOTICE,
@@ -23,6 +25,9 @@ use crate::{
     },
     time::Timestamp,
 };
+
+/// How often a job that would leave slow nodes, and has no room elsewhere, asks for it.
+const SLOW_AGAIN: Duration = Duration::from_secs(10);
 
 /// What should become of a training generation.
 #[derive(Debug)]
@@ -58,7 +63,7 @@ impl JobTurn<'_> {
         loop {
             let wanted = wanted(self.facts());
             let gang = match &wanted {
-                Resize::Keep => return,
+                Resize::Keep => return self.ask_again_about_slow(),
                 Resize::KeepUntil(at) => return self.wake(*at),
                 Resize::CannotShrink(shortfall) => {
                     self.live.cannot_shrink = Some(shortfall.clone());
@@ -90,6 +95,18 @@ impl JobTurn<'_> {
         if let Some(at) = avoided.iter().map(|avoided| avoided.until).min() {
             self.wake(at);
         }
+    }
+
+    /// There is no room to leave slow nodes. Each look at a rank is news of the job, and placement is not asked at each.
+    fn ask_again_about_slow(&mut self) {
+        let training = self.job.training();
+        if training.is_none_or(|one| slow_ranks(self.job, one, self.now).is_none()) {
+            return;
+        }
+        let asked = self.live.slow_asks_at.filter(|at| *at > self.now);
+        let at = asked.unwrap_or(self.now + SLOW_AGAIN);
+        self.live.slow_asks_at = Some(at);
+        self.wake(at);
     }
 
     fn end_instead_of_leaving(&mut self, ruling: &Ruling, message: &str) {
@@ -154,6 +171,7 @@ impl JobTurn<'_> {
             ..Incident::at(self.now)
         });
         job.last_step = steps.last.or(job.last_step);
+        slow::leave(job, self.now);
         job.retire_current(Stopping {
             reason: message.clone(),
             grace: job.spec.stop_grace_period,
@@ -189,7 +207,8 @@ fn wanted(facts: Facts<'_>) -> Resize {
         unhealthy::leaving(facts.nodes, facts.job),
         unhealthy::ailing(facts.nodes, facts.job),
     );
-    let slow = slow_ranks(job, generation);
+    let asks = facts.live.slow_asks_at.is_none_or(|at| at <= facts.now);
+    let slow = slow_ranks(job, generation, facts.now).filter(|_| asks);
     if wanted == have && leaving.is_none() && ailing.is_none() && slow.is_none() {
         return Resize::Keep;
     }
@@ -237,20 +256,22 @@ fn wanted(facts: Facts<'_>) -> Resize {
     Resize::Grow(gang)
 }
 
-/// The gang that there is without the nodes of slow ranks.
+/// The gang that there is without the nodes of slow ranks, and those that it has left before.
 fn place_without(facts: Facts<'_>, slow: &Slow) -> Option<Vec<Member>> {
     let nodes = slow.ranks.iter().map(|one| &one.node);
-    facts.place_without(nodes, &facts.reserved(), &facts.asks().ok()?)
+    let left = facts.job.left_slow.nodes(facts.now);
+    facts.place_without(nodes.chain(left), &facts.reserved(), &facts.asks().ok()?)
 }
 
 /// The ranks that make the others wait, if the job is to leave their nodes for it.
 pub(crate) fn slow_ranks<'g>(
     job: &JobRecord,
     generation: &'g GenerationRecord,
+    now: Timestamp,
 ) -> Option<&'g Slow> {
     let slow = generation.slow.as_deref()?;
     let replaces = job.spec.on_slow_rank == OnSlowRank::Replace;
-    (replaces && !job.left_slow.worth_leaving(slow).is_empty()).then_some(slow)
+    (replaces && !job.left_slow.worth_leaving(slow, now).is_empty()).then_some(slow)
 }
 
 /// Whether the workers there end in a moment, whatever the job does, because their pod is being

@@ -258,7 +258,7 @@ impl JobTurn<'_> {
         let full = generation.size() == job.replicas
             && unhealthy::ailing(self.nodes, self.job).is_none()
             && unhealthy::leaving(self.nodes, self.job).is_none()
-            && resize::slow_ranks(self.job, generation).is_none();
+            && resize::slow_ranks(self.job, generation, self.now).is_none();
         self.live.condition.is_sound() && (full || !generation.started)
     }
 

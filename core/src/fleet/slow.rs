@@ -3,9 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    fleet::{job_turn::JobTurn, registry::Registry, training_ranks},
+    fleet::{job::JobRecord, job_turn::JobTurn, registry::Registry, training_ranks},
     id::NodeName,
     slow::{self, Came, SlowRank},
+    spec::OnSlowRank,
+    time::Timestamp,
 };
 
 /// Health rules whose findings can make a rank slow.
@@ -76,7 +78,9 @@ impl JobTurn<'_> {
     }
 
     fn tell_slow(&mut self, found: SlowRank) {
-        let before = self.job.left_slow.judge(&found);
+        let training = self.job.training();
+        let began = training.map(|generation| generation.started_at.unwrap_or(generation.opened));
+        let before = began.and_then(|began| self.job.left_slow.judge(&found, began));
         let before = before.map_or_else(String::new, |node| {
             format!("; it was slow on {node} too, so it is its work and not the node")
         });
@@ -116,6 +120,16 @@ impl JobTurn<'_> {
         if { generation.slow.as_ref() }.is_some_and(|all| all.ranks.is_empty()) {
             generation.slow = None;
         }
+    }
+}
+
+/// The current generation is about to be replaced. The next stays away from the nodes of slow ranks, if the job wants that.
+pub(crate) fn leave(job: &mut JobRecord, now: Timestamp) {
+    let current = job.current.as_ref();
+    if let Some(slow) = current.and_then(|generation| generation.slow.as_deref())
+        && job.spec.on_slow_rank == OnSlowRank::Replace
+    {
+        job.left_slow.leave(slow, now);
     }
 }
 

@@ -50,7 +50,7 @@ pub enum NoEstimate {
         jobs: Vec<JobName>,
         more: u32,
     },
-    /// It would not start if no other job were there.
+    /// It would not start even on an empty fleet.
     Never,
     HeldBack(HeldBack),
     /// Its own deadline comes first.
@@ -79,7 +79,7 @@ impl Start {
         };
         match self {
             Start::Expected(estimate) if estimate.after.is_empty() => {
-                "it waits for its time alone".to_owned()
+                "it waits for its time, or for workers that are being stopped".to_owned()
             }
             Start::Expected(estimate) => {
                 let after = estimate.after.iter();
@@ -90,11 +90,11 @@ impl Start {
                 "nobody knows when there is room".to_owned()
             }
             Start::Unknown(NoEstimate::UnknownEnds { jobs, more }) => format!(
-                "nobody knows when {} will have ended: no deadline, and no job like it that took longer",
+                "nobody knows when {} will have ended: no deadline, and no job like it ran longer",
                 listed(jobs.iter().map(named), *more)
             ),
             Start::Unknown(NoEstimate::Never) => {
-                "it would not start if no other job were there".to_owned()
+                "it would not start even on an empty fleet".to_owned()
             }
             Start::Unknown(NoEstimate::HeldBack(held_back)) => held_back.to_string(),
             Start::Unknown(NoEstimate::TooLate { deadline }) => {
@@ -207,7 +207,10 @@ mod tests {
             let at = Timestamp(5);
             Start::Expected(StartEstimate { at, after, more }).basis(|job| job.name != "secret")
         };
-        assert_eq!(start(Vec::new(), 0), "it waits for its time alone");
+        assert_eq!(
+            start(Vec::new(), 0),
+            "it waits for its time, or for workers that are being stopped"
+        );
         let one = vec![before("a", took(true, 3, 2_460, 3_300))];
         assert_eq!(
             start(one, 0),
@@ -231,7 +234,7 @@ mod tests {
         let jobs = vec![named("a"), named("b")];
         assert_eq!(
             why(NoEstimate::UnknownEnds { jobs, more: 1 }),
-            "nobody knows when job team-a/a, job team-a/b and 1 more job will have ended: no deadline, and no job like it that took longer"
+            "nobody knows when job team-a/a, job team-a/b and 1 more job will have ended: no deadline, and no job like it ran longer"
         );
         assert_eq!(
             why(NoEstimate::HeldBack(HeldBack::Suspended)),

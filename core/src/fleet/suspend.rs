@@ -9,6 +9,7 @@ use crate::{
         policy::Policy,
         receipt::{Cause, Incident},
         registry::Registry,
+        slow,
     },
     id::Generation,
     time::Timestamp,
@@ -42,6 +43,7 @@ pub(crate) fn suspend(
         ..Incident::at(now)
     });
     job.last_step = steps.last.or(job.last_step);
+    slow::leave(job, now);
     job.retire_current(Stopping {
         reason: MESSAGE.to_owned(),
         grace: job.spec.stop_grace_period,

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     fleet::job::{Ending, GenerationRecord, JobRecord, Stopping},
-    spec::OnSlowRank,
     time::Timestamp,
 };
 
@@ -255,11 +254,6 @@ impl JobRecord {
     pub(crate) fn retire_current(&mut self, stopping: Stopping) {
         if let Some(mut generation) = self.current.take() {
             generation.stopping = Some(stopping);
-            if let Some(slow) = &generation.slow
-                && self.spec.on_slow_rank == OnSlowRank::Replace
-            {
-                self.left_slow.leave(slow);
-            }
             self.retiring.push(generation);
             self.why = self.why.filter(|why| *why == Why::Stranded);
             self.phase = self.phase_now();

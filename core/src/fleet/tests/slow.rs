@@ -234,3 +234,17 @@ fn a_job_does_not_grow_onto_what_it_left() {
     bench.looked_at(12..40, slow_on_b);
     assert_eq!(bench.members("digits"), ["a", "c"]);
 }
+
+/// A node that was left is no room for the next move.
+#[test]
+fn two_slow_nodes_and_one_spare_are_one_move() {
+    let mut bench = leaves(&["a", "b", "c", "d"], (3, 3, 3));
+    bench.looked_at(1..12, |node, _| if node == "c" { 30 } else { 0 });
+    assert_eq!(bench.members("digits"), ["a", "b", "d"]);
+    bench.looked_at(12..100, slow_on_b);
+    assert_eq!(bench.job("digits").last_generation.0, 2);
+    assert_eq!(bench.members("digits"), ["a", "b", "d"]);
+    bench.connect("e");
+    bench.looked_at(100..103, slow_on_b);
+    assert_eq!(bench.members("digits"), ["a", "e", "d"]);
+}

@@ -55,7 +55,7 @@ fn a_rank_that_makes_the_others_wait_is_named_and_no_other() {
     );
     let events = cluster.muster(["events"]);
     let told: Vec<&str> = { events.lines() }
-        .filter(|line| line.contains("RankSlow"))
+        .filter(|line| line.contains("RankSlow") && line.contains("job/slow"))
         .collect();
     assert!(
         told.len() == 1 && told[0].contains("slow: rank 1 on"),

@@ -1,6 +1,6 @@
 //! Wrong requests: each gets its exact code and text, and changes nothing.
 
-use std::future::Future;
+use std::{future::Future, pin::Pin};
 
 use muster_proto::v1::{self, job_service_client::JobServiceClient};
 use tonic::{Code, Response, Status};
@@ -8,11 +8,16 @@ use tonic::{Code, Response, Status};
 use crate::server::{Server, reference, spec};
 
 /// The code and text of a refused call. Panics if the call is accepted.
-async fn refusal<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> (Code, String) {
-    match call.await {
-        Ok(_) => panic!("must be refused"),
-        Err(status) => (status.code(), status.message().to_owned()),
-    }
+fn refusal<T>(
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Pin<Box<impl Future<Output = (Code, String)>>> {
+    let call = Box::pin(call);
+    Box::pin(async move {
+        match call.await {
+            Ok(_) => panic!("must be refused"),
+            Err(status) => (status.code(), status.message().to_owned()),
+        }
+    })
 }
 
 fn named(name: &str) -> Option<v1::JobRef> {

@@ -1,6 +1,6 @@
 //! The coordinator under test, and clients of it.
 
-use std::{future::Future, net::SocketAddr, time::Duration};
+use std::{future::Future, net::SocketAddr, pin::Pin, time::Duration};
 
 use muster_coordinator::{
     audit, kubernetes,
@@ -262,10 +262,14 @@ impl Ended for &mut JoinHandle<Result<(), ServeError>> {
     }
 }
 
-pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, future)
-        .await
-        .expect("what the test waits for must happen")
+/// Boxed: calls with a whole job in them are large.
+pub(crate) fn within<T>(future: impl Future<Output = T>) -> Pin<Box<impl Future<Output = T>>> {
+    let future = Box::pin(future);
+    Box::pin(async move {
+        tokio::time::timeout(PATIENCE, future)
+            .await
+            .expect("what the test waits for must happen")
+    })
 }
 
 pub(crate) fn reference(name: &str) -> v1::JobRef {

@@ -101,12 +101,12 @@ fn addressees(stat: Stat, all: &[Stat], look: &impl Look, depth: usize) -> Vec<S
         return vec![stat];
     }
     let children = all.iter().filter(|s| s.ppid == stat.pid && !s.is_dead());
-    // A shell without job control starts what it does not wait for with these signals ignored (POSIX,
-    // 2.11). The trap of the shell decides about that.
+    // A shell without job control starts what it does not wait for with SIGINT and SIGQUIT ignored (POSIX,
+    // 2.11). The trap of the shell decides about that. SIGQUIT alone tells it: bash catches SIGINT for a
+    // moment each time it begins to wait for a command, even where it goes on to ignore it.
     let in_background = |child: &&Stat| {
-        let child = look.dispositions(child.pid);
-        let both = |d: Dispositions| d.ignores(Signal::INT) && d.ignores(Signal::QUIT);
-        kind == Kind::Shell && both(child) && !both(own)
+        let quit = |of: Dispositions| of.ignores(Signal::QUIT);
+        kind == Kind::Shell && quit(look.dispositions(child.pid)) && !quit(own)
     };
     let children: Vec<Stat> = children.filter(|s| !in_background(s)).copied().collect();
     let told = without_readers(&children, &[&[stat], &children[..]].concat(), look);

@@ -130,6 +130,13 @@ fn what_a_shell_runs_in_the_background_is_up_to_its_trap() {
         .catches(10, &[Signal::TERM])
         .ignores(11, &background);
     assert_eq!(script.told(10), [10]);
+    // A shell in the background that begins to wait for a command catches SIGINT at that moment.
+    let waits = self::script()
+        .catches(10, &[Signal::TERM])
+        .catches(11, &[Signal::TERM, Signal::INT])
+        .ignores(11, &[Signal::QUIT])
+        .process(14, 11, Kind::Program);
+    assert_eq!(waits.told(10), [10]);
     // Whoever started the shell ignored them already, so they say nothing.
     let all = self::script()
         .ignores(10, &[Signal::TERM, Signal::INT, Signal::QUIT])

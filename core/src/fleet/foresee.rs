@@ -380,17 +380,22 @@ impl<'f> Foresight<'f> {
 
     /// What is due happens, and all that would take nodes are asked, as in the turns of this moment.
     fn settle(&mut self, mut due: BTreeMap<JobUid, Vec<Happens>>) {
+        for uid in settle_order::in_order(&self.jobs, due.keys()) {
+            for happens in due.remove(&uid).unwrap_or_default() {
+                self.happen(happens, &uid);
+            }
+        }
         let policy = &self.fleet.policy;
         let is_limited = is_set(&policy.gpus_max) || is_set(&policy.user_gpus_max);
         for _ in 0..PASSES {
-            if !self.turn(&mut due) || !is_limited {
-                break;
-            }
-            // What one keeps depends on how much others of its namespace have, and the next turn finds it out anew.
-            if let Some(reservations) = self.reservations.get_mut() {
+            // What one keeps depends on how much others of its namespace have, and each turn finds it out anew.
+            if is_limited && let Some(reservations) = self.reservations.get_mut() {
                 reservations.forget_keeps();
                 let keep = reservations.waiting().count().min(RESERVING_MAX);
                 self.looked += keep * self.fleet.nodes.len();
+            }
+            if !self.turn() || !is_limited {
+                break;
             }
         }
         let grow = self.asking.iter().filter(|uid| self.is_asked_last(uid));
@@ -399,18 +404,12 @@ impl<'f> Foresight<'f> {
         }
     }
 
-    /// Each job in its place in the order, so that those before one that ends are asked without what it leaves, and then again.
-    /// Returns whether anything has changed.
-    fn turn(&mut self, due: &mut BTreeMap<JobUid, Vec<Happens>>) -> bool {
+    /// All that would take nodes are asked, the first to choose first, until nothing changes. Returns whether anything has.
+    fn turn(&mut self) -> bool {
         let mut any = false;
         for _ in 0..PASSES {
             let mut changed = false;
-            let concerned: BTreeSet<&JobUid> = self.asking.iter().chain(due.keys()).collect();
-            for uid in settle_order::in_order(&self.jobs, concerned.into_iter()) {
-                for happens in due.remove(&uid).unwrap_or_default() {
-                    self.happen(happens, &uid);
-                    changed = true;
-                }
+            for uid in settle_order::in_order(&self.jobs, self.asking.iter()) {
                 if !self.is_asked_last(&uid) {
                     changed |= self.ask_about(&uid);
                 }

@@ -4,12 +4,14 @@
 //! Stopping generation g, choosing g+1 and bringing up its TCPStore all begin in the same turn.
 //! Only the start of g+1 waits, until its members are ready and g is inert.
 
+use std::collections::BTreeSet;
+
 use crate::{
     fleet::{
         apply, describe,
         eligible::{self, Eligibility},
         ending, ends, fence, fill_receipt, generation,
-        job::{Ending, Phase, Reason, Stage},
+        job::{Ending, JobRecord, Phase, Reason, Stage},
         job_turn::JobTurn,
         judge, keep_time,
         lifetime::{self, Due},
@@ -24,9 +26,9 @@ use crate::{
 };
 
 /// The first pass settles the jobs with news, which may free nodes: a member is dead, a job has
-/// ended. If nodes are free already, it also serves the jobs that wait. The second gives the freed
-/// nodes to the jobs that wait. The third serves jobs that must
-/// avoid a node that was cordoned in the second. A job without news frees no node, and neither does
+/// ended. If nodes are free already, it also serves the jobs that wait, until something is freed: then those that
+/// may take it are put off to the second, which asks all of them, the most important first. The third serves jobs
+/// that must avoid a node that was cordoned in the second. A job without news frees no node, and neither does
 /// a cordon, so more passes would find nothing.
 const PASSES: usize = 3;
 
@@ -50,6 +52,7 @@ impl Fleet {
                 scratch.changes.touch_job(job);
             }
         }
+        let mut put_off: BTreeSet<JobUid> = BTreeSet::new();
         for pass in 0..PASSES {
             let noted = self.note_ends_of_awaited(scratch);
             let room = std::mem::take(&mut scratch.changes.capacity);
@@ -57,10 +60,23 @@ impl Fleet {
                 let news = pass == 0 && scratch.changes.jobs.contains_key(*uid);
                 let live = self.live.get(*uid);
                 news || noted.contains(*uid)
+                    || put_off.contains(*uid)
                     || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
-            for uid in settle_order::in_order(&self.jobs, self.active.iter().filter(concerned)) {
-                self.settle(&uid, scratch);
+            let mut order =
+                settle_order::in_order(&self.jobs, self.active.iter().filter(concerned));
+            if pass == 0 {
+                // What the others free is for all that may take it.
+                order.sort_by_key(|uid| self.may_take(uid));
+            }
+            put_off.clear();
+            let mut frees = false;
+            for uid in order {
+                if pass == 0 && frees && self.may_take(&uid) {
+                    put_off.insert(uid);
+                    continue;
+                }
+                frees |= self.settle(&uid, scratch);
                 // Those behind it have not been asked whether they want what it kept.
                 scratch.changes.capacity |= !room && self.waits_no_more(&uid, scratch);
             }
@@ -98,11 +114,19 @@ impl Fleet {
             && !now.is_some_and(reservations::waits_for_room)
     }
 
-    /// Settles one job. The job is taken out of the fleet meanwhile.
-    fn settle(&mut self, uid: &JobUid, scratch: &mut Scratch) {
+    /// Whether the job waits for room, or did not have all that it wants when it was asked last.
+    fn may_take(&self, uid: &JobUid) -> bool {
+        let ends = self.jobs.get(uid).is_some_and(JobRecord::ends);
+        let live = self.live.get(uid);
+        !ends && live.is_none_or(|live| !live.has_all_it_wants)
+    }
+
+    /// Settles one job. The job is taken out of the fleet meanwhile. Returns whether it has freed something.
+    fn settle(&mut self, uid: &JobUid, scratch: &mut Scratch) -> bool {
         let Some(mut job) = self.jobs.remove(uid) else {
-            return;
+            return false;
         };
+        let freed_before = std::mem::take(&mut scratch.changes.capacity);
         scratch.changes.touch_job(&job);
         // What others were to give it is decided anew.
         let yields = scratch.yields.clone();
@@ -126,7 +150,15 @@ impl Fleet {
         .settle();
         let holds_else = self.capacity.follow(&self.nodes, &job);
         let reservations = scratch.reservations.get_mut();
-        let waits_anew = reservations.is_some_and(|reservations| reservations.follow(&job));
+        let frees = scratch.changes.capacity;
+        scratch.changes.capacity |= freed_before;
+        let waits_anew = reservations.is_some_and(|reservations| {
+            if frees {
+                // A limit may have held back what keeps room from now on.
+                reservations.forget_keeps();
+            }
+            reservations.follow(&job)
+        });
         // A node may have been cordoned, or accused.
         let nodes_changed = self.nodes.has_changed();
         if holds_else || waits_anew || nodes_changed || yields != scratch.yields {
@@ -142,6 +174,7 @@ impl Fleet {
         if nodes_changed {
             self.count_changed_nodes();
         }
+        frees
     }
 }
 

@@ -223,3 +223,71 @@ fn jobs_of_a_namespace_hold_no_more_gpus_than_it_may() {
     bench.pass(60 * SECOND);
     assert_eq!(bench.members("elastic").len(), 2);
 }
+
+/// Submits a job of one node that may start in half a minute, so that it is asked for nodes in a certain turn.
+fn submit_for_later(bench: &mut Bench, name: &str, priority: i64) {
+    let at = bench.now + 30 * SECOND;
+    let spec = SpecDocument {
+        start_after: Some(at.rfc3339_seconds()),
+        ..of(1, 1, priority)
+    };
+    bench.submit(name, spec);
+}
+
+/// A job ends in the turn in which others may start.
+fn ends_in_the_turn_of(bench: &mut Bench, name: &str, others: &[&str]) {
+    let generation = bench.job(name).current.clone().unwrap();
+    let at = bench.job(others[0]).spec.start.start_after.unwrap();
+    bench.pass(at.since(bench.now) - Duration::from_millis(50));
+    assert!(others.iter().all(|other| waits(bench, other)));
+    bench.now = at;
+    let mut inputs = Vec::new();
+    for rank in 0..generation.members.len() as u32 {
+        let node = bench.rank_ends(name, &generation, rank, Exit::Code(0), None);
+        let agent = &bench.agents[&node];
+        inputs.push(Input::Runs {
+            session: agent.session.unwrap(),
+            runs: agent.runs.values().cloned().collect(),
+        });
+    }
+    inputs.push(Input::Tick);
+    bench.inputs(inputs);
+    bench.obey();
+}
+
+/// What a job that ends gives back of a limit is for the first that wait for it, whoever is asked in the same turn.
+#[test]
+fn what_a_limit_gives_back_goes_to_the_first() {
+    let nodes = ["a", "b", "c", "d", "e"].map(|name| (name, "x", 1));
+    let mut bench = fleet(&nodes);
+    bench.fleet.policy.gpus_max.named = [("default".to_owned(), 2)].into();
+    bench.submit("ends", of(2, 1, 5));
+    bench.submit("high", of(2, 1, 9));
+    bench.submit("low", of(1, 1, 0));
+    assert_eq!(lacks(&bench, "high"), Some(Shortage::NamespaceGpusMax));
+    assert_eq!(lacks(&bench, "low"), Some(Shortage::NamespaceGpusMax));
+    // It is asked before the job has ended, and the other one after that.
+    submit_for_later(&mut bench, "x/another", 7);
+    submit_for_later(&mut bench, "later", 0);
+    ends_in_the_turn_of(&mut bench, "ends", &["another", "later"]);
+    assert_eq!(bench.members("another").len(), 1);
+    assert_eq!(bench.members("high").len(), 2);
+    assert!(waits(&bench, "low") && waits(&bench, "later"));
+}
+
+/// Nor does anybody take the room that the first keeps as soon as a limit does not hold it back any more.
+#[test]
+fn whom_a_limit_holds_back_no_more_keeps_its_room_at_once() {
+    let mut bench = four();
+    bench.fleet.policy.gpus_max.named = [("default".to_owned(), 3)].into();
+    bench.submit("ends", of(1, 1, 5));
+    bench.submit("y/other", of(2, 1, 5));
+    bench.submit("high", of(3, 1, 9));
+    assert_eq!(lacks(&bench, "high"), Some(Shortage::NamespaceGpusMax));
+    submit_for_later(&mut bench, "x/first", 7);
+    submit_for_later(&mut bench, "x/second", 0);
+    ends_in_the_turn_of(&mut bench, "ends", &["first", "second"]);
+    for name in ["high", "first", "second"] {
+        assert!(waits(&bench, name), "{name}");
+    }
+}

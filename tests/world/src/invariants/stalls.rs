@@ -296,7 +296,8 @@ fn told_for_too_long(world: &World, job: &JobRecord) -> Option<(JobUid, String)>
     let moved = moved(world, &run).iter().find(late)?;
     let heard = |(machine, _): (usize, &Group)| {
         let trouble = world.befell(machine, moved.at - LOOKS, &|_| true);
-        trouble.is_none() && world.machines[machine].slow_ms == 0
+        let slow = world.machines[machine].slow_ms > 0;
+        trouble.is_none() && !slow && !is_halted(world, machine)
     };
     let paused = world
         .seats
@@ -311,6 +312,12 @@ fn told_for_too_long(world: &World, job: &JobRecord) -> Option<(JobUid, String)>
         );
         (job.uid.clone(), what)
     })
+}
+
+/// Nothing is decided about the jobs of a node that knows more than the store, so nothing new is told of them either.
+fn is_halted(world: &World, machine: usize) -> bool {
+    let stored = world.store.nodes.get(&world.machines[machine].name);
+    stored.is_some_and(|node| node.halt.is_some())
 }
 
 fn untold(world: &World, job: &JobRecord) -> Option<(JobUid, String)> {
@@ -329,10 +336,8 @@ fn untold(world: &World, job: &JobRecord) -> Option<(JobUid, String)> {
         let since = last.at - WORD;
         let whole = group.joined_at.is_some() && group.trains();
         let heard = world.befell(machine, since, &|_| true).is_none();
-        // Nothing is decided about a node that knows more than the store.
         let place = &world.machines[machine];
-        let stored = world.store.nodes.get(&place.name);
-        let halted = stored.is_some_and(|node| node.halt.is_some());
+        let halted = is_halted(world, machine);
         whole && heard && !halted && place.powered && world.sees(machine) == Sees::Stacks
     };
     let members = current.members.len();

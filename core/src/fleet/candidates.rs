@@ -227,8 +227,8 @@ impl<'a> Facts<'a> {
     }
 
     pub(crate) fn reservations(self) -> &'a Reservations {
-        let jobs = || self.others.values().chain([self.job]);
-        self.reservations.get_or_init(|| Reservations::of(jobs()))
+        self.reservations
+            .get_or_init(|| Reservations::of(self.jobs()))
     }
 
     /// What a job that waits keeps of each node.
@@ -238,12 +238,10 @@ impl<'a> Facts<'a> {
 
     fn keeps_of(self, uid: &JobUid) -> BTreeMap<NodeName, Keeps> {
         let live = Live::default();
-        let job = match uid == self.uid {
-            true => Some(self.job),
-            false => self.others.get(uid),
-        };
         // One about which nothing is decided may wait for days.
-        let job = job.filter(|job| word::halted_by(self.halted, self.nodes, job).is_none());
+        let job = self
+            .job_of(uid)
+            .filter(|job| word::halted_by(self.halted, self.nodes, job).is_none());
         match job {
             Some(job) => self.of_other(job, &live).keeps(),
             None => BTreeMap::new(),
@@ -327,14 +325,10 @@ impl<'a> Facts<'a> {
             return &[];
         };
         let (queues, reservations) = (&self.policy.queues, self.reservations());
-        let job = |uid: &JobUid| match uid == self.uid {
-            true => Some(self.job),
-            false => self.others.get(uid),
-        };
         let waiting = reservations.waiting();
-        let needs = |uid: &JobUid| job(uid).map_or(0, limits::need);
+        let needs = |uid: &JobUid| self.job_of(uid).map_or(0, limits::need);
         let would_start = |uid: &JobUid| {
-            let rank = job(uid).map(Rank::of);
+            let rank = self.job_of(uid).map(Rank::of);
             let waiting = rank.and_then(|rank| reservations.get(&rank));
             waiting.is_some_and(|waiting| !self.kept_by(waiting).is_empty())
         };
@@ -363,7 +357,12 @@ impl<'a> Facts<'a> {
             return reservations.before(job, self.policy, self.now).collect();
         }
         let (rank, need) = (Rank::of(job), limits::need(job));
-        let entitled = need > 0 && self.is_entitled(self.claims());
+        let own = { self.claims().iter() }.find(|claim| &claim.uid == self.uid);
+        // Its claim says what the others take it for, so no two keep room from each other.
+        let entitled = match own {
+            Some(claim) => claim.entitled,
+            None => need > 0 && self.is_entitled(self.claims()),
+        };
         let queues = &self.policy.queues;
         let tree = self.queue().map(|queue| queues.top(queue));
         let borrows = tree.is_some() && !entitled && need > 0;

@@ -513,6 +513,7 @@ impl<'f> Foresight<'f> {
             live: fleet.live.get(&job.uid).unwrap_or(&self.unknown_live),
             nodes: &fleet.nodes,
             others: &self.jobs,
+            first: job,
             presence: &fleet.presence,
             brake: fleet.brake.as_ref(),
             pods: &fleet.pods,

@@ -46,8 +46,10 @@ pub(crate) struct Facts<'a> {
     pub job: &'a JobRecord,
     pub live: &'a Live,
     pub nodes: &'a Registry,
-    /// All jobs except this one.
+    /// All jobs except the one that is asked about first.
     pub others: &'a BTreeMap<JobUid, JobRecord>,
+    /// That one. What is asked about it may lead to questions about the others.
+    pub first: &'a JobRecord,
     pub presence: &'a Presence,
     pub brake: Option<&'a Brake>,
     pub pods: &'a WorkerPods,
@@ -65,9 +67,21 @@ pub(crate) struct Facts<'a> {
     pub yields: &'a BTreeMap<JobUid, Yields>,
 }
 
-impl Facts<'_> {
+impl<'a> Facts<'a> {
+    /// All jobs.
+    pub(crate) fn jobs(self) -> impl Iterator<Item = &'a JobRecord> {
+        self.others.values().chain([self.first])
+    }
+
+    pub(crate) fn job_of(self, uid: &JobUid) -> Option<&'a JobRecord> {
+        match uid == &self.first.uid {
+            true => Some(self.first),
+            false => self.others.get(uid),
+        }
+    }
+
     pub(crate) fn is_listening(&self) -> bool {
-        let jobs = || self.others.values().chain([self.job]);
+        let jobs = || self.jobs();
         self.presence.is_listening(self.now, self.nodes, jobs)
     }
 }
@@ -80,6 +94,7 @@ impl JobTurn<'_> {
             live: self.live,
             nodes: self.nodes,
             others: self.others,
+            first: self.job,
             presence: self.presence,
             brake: self.brake,
             pods: self.pods,

@@ -3,11 +3,14 @@
 //! It is made at most once a turn, by the first job that asks, and follows each job that was settled. What a job holds is what
 //! its record says: all that may have a live process, and what it is about to begin with again. Nothing of it depends on who asks.
 
+mod claiming;
+
 use std::{
     cell::OnceCell,
     collections::{BTreeMap, BTreeSet},
 };
 
+use self::claiming::Claiming;
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord, Stage},
@@ -110,65 +113,12 @@ impl Ledger {
         &self,
         queues: &Queues,
         coming: impl FnOnce() -> Usage,
-        waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)> + Clone,
+        waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)>,
         need: impl Fn(&JobUid) -> u32,
         would_start: impl Fn(&JobUid) -> bool,
     ) -> &[Claim] {
-        self.claims.get_or_init(|| {
-            let mut usage = coming();
-            let mut claims: Vec<Claim> = Vec::new();
-            for borrowing in [false, true] {
-                let (mut found, mut looked, mut without_gpus) = (0, 0, 0);
-                let mut refused = BTreeMap::new();
-                for (rank, waiting) in waiting.clone() {
-                    if found == RESERVING_MAX || looked == LOOKED_MAX {
-                        break;
-                    }
-                    if borrowing && claims.iter().any(|claim| claim.uid == waiting.uid) {
-                        continue;
-                    }
-                    let need = need(&waiting.uid);
-                    let queue = queues.of(&waiting.name.namespace, waiting.queue.as_deref());
-                    let queue = queue.ok();
-                    let queue = queue.filter(|_| need > 0);
-                    // Where one was refused, one that needs as much is refused, too.
-                    let least = refused.get(&queue).copied().unwrap_or(u32::MAX);
-                    let fits = match queue {
-                        _ if need == 0 => !borrowing && without_gpus < RESERVING_MAX,
-                        None => false,
-                        Some(_) if need >= least => false,
-                        Some(queue) => match borrowing {
-                            false => need <= queues.entitled(queue, &usage),
-                            true => need <= queues.available(queue, &usage),
-                        },
-                    };
-                    if !fits {
-                        refused.insert(queue, need.min(least));
-                        continue;
-                    }
-                    let entitled = !borrowing && queue.is_some();
-                    let would_start = queue.is_some() && would_start(&waiting.uid);
-                    // One that no node fits keeps nothing from anybody, and takes nobody's place. One without GPUs takes none of
-                    // those that have a quota.
-                    found += usize::from(would_start);
-                    without_gpus += usize::from(need == 0);
-                    looked += 1;
-                    if let Some(queue) = queue.filter(|_| would_start) {
-                        usage.add(queue, need);
-                    }
-                    claims.push(Claim {
-                        rank: rank.clone(),
-                        uid: waiting.uid.clone(),
-                        queue,
-                        need,
-                        entitled,
-                        would_start,
-                    });
-                }
-            }
-            claims.sort_by(|one, other| one.rank.cmp(&other.rank));
-            claims
-        })
+        self.claims
+            .get_or_init(|| Claiming::new(queues, coming(), would_start).of(waiting, need))
     }
 }
 

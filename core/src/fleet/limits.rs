@@ -65,8 +65,7 @@ impl<'a> Facts<'a> {
         if queues.is_empty() {
             return None;
         }
-        let jobs = || self.others.values().chain([self.job]);
-        Some(self.ledger.get_or_init(|| Ledger::of(queues, jobs())))
+        Some(self.ledger.get_or_init(|| Ledger::of(queues, self.jobs())))
     }
 
     /// The job's queue.
@@ -101,11 +100,7 @@ impl<'a> Facts<'a> {
         let queues = &self.policy.queues;
         let mut coming = queues.unused();
         for uid in ledger.holding() {
-            let job = match uid == self.uid {
-                true => Some(self.job),
-                false => self.others.get(uid),
-            };
-            let Some(job) = job.filter(|job| counts(job)) else {
+            let Some(job) = self.job_of(uid).filter(|job| counts(job)) else {
                 continue;
             };
             let gpus = match unhealthy::unkillable(self.nodes, job) {
@@ -127,7 +122,7 @@ impl<'a> Facts<'a> {
         if self.job.spec.template.is_some() {
             return None;
         }
-        let others = self.others.values();
+        let others = self.jobs().filter(|other| &other.uid != self.uid);
         let others = others
             .filter(|other| &other.name.namespace == namespace && other.spec.template.is_none());
         Some(Limit::Namespace {
@@ -141,7 +136,7 @@ impl<'a> Facts<'a> {
     pub(crate) fn of_user(self, capacity: &Capacity) -> Option<Limit<'a>> {
         let user = user_of(self.job)?;
         let most = self.policy.user_gpus_max.of(user)?;
-        let others = self.others.values();
+        let others = self.jobs().filter(|other| &other.uid != self.uid);
         let others = others.filter(|other| user_of(other) == Some(user));
         Some(Limit::User {
             user,

@@ -500,3 +500,27 @@ fn a_second_turn_changes_nothing() {
     bench.input(Input::Tick);
     assert_eq!(before, bench.stored_jobs);
 }
+
+/// The first of a queue uses its quota also if it must borrow besides, so one behind it that need not borrow does not claim it.
+#[test]
+fn the_first_of_a_queue_may_borrow_beside_the_whole_quota() {
+    let mut bench = bench(4, two(2, 4));
+    bench.submit("y/other", job(2, 2, 5));
+    bench.submit("x/large", job(4, 4, 5));
+    bench.submit("x/small", job(2, 2, 0));
+    assert_eq!((size(&bench, "x/large"), size(&bench, "x/small")), (0, 0));
+    cancel(&mut bench, "y/other");
+    assert_eq!(size(&bench, "x/large"), 4, "{}", message(&bench, "x/large"));
+    assert_eq!(size(&bench, "x/small"), 0);
+}
+
+/// Where the first may not borrow what it needs, those behind it go on within the quota.
+#[test]
+fn who_may_not_borrow_enough_stops_nobody_behind_it() {
+    let mut queues = two(2, 2);
+    queues[1].borrowing_limit = Some(1);
+    let mut bench = bench(4, queues);
+    bench.submit("x/large", job(4, 4, 5));
+    bench.submit("x/small", job(2, 2, 0));
+    assert_eq!((size(&bench, "x/large"), size(&bench, "x/small")), (0, 2));
+}

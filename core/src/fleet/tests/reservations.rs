@@ -291,3 +291,27 @@ fn whom_a_limit_holds_back_no_more_keeps_its_room_at_once() {
         assert!(waits(&bench, name), "{name}");
     }
 }
+
+/// Whether a limit holds a job back is the same whoever is asked first in a turn, also if that one has its share of the limit.
+#[test]
+fn whom_a_limit_holds_back_keeps_nothing_whoever_asks() {
+    let mut bench = fleet(&[("a", "x", 2), ("b", "x", 2), ("c", "x", 2)]);
+    bench.fleet.policy.gpus_max.named = [("default".to_owned(), 3)].into();
+    let elastic = SpecDocument {
+        gpus_per_node: Some(2),
+        priority: Some(1),
+        ..document(1, 2, 2)
+    };
+    bench.submit("elastic", elastic);
+    bench.submit("high", of(2, 1, 9));
+    assert_eq!(lacks(&bench, "high"), Some(Shortage::NamespaceGpusMax));
+    bench.submit("x/blocker", of(1, 1, 5));
+    bench.submit("x/small", of(2, 2, 0));
+    assert!(waits(&bench, "small"));
+    bench.pass(10 * SECOND);
+    let name = bench.job("blocker").name.clone();
+    bench.request(Request::Cancel { name });
+    bench.pass(SECOND);
+    assert_eq!(bench.members("elastic").len(), 1);
+    assert!(!waits(&bench, "small"), "{}", bench.job("small").message);
+}

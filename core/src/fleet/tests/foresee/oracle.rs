@@ -225,7 +225,8 @@ fn check(seed: u64) -> (usize, usize) {
 #[test]
 fn jobs_that_end_as_expected_let_others_start_as_foretold() {
     let (mut expected, mut unknown) = (0, 0);
-    for seed in 0..100 {
+    // In 414 and 886 jobs once kept room from each other, or by a limit that did not hold them back.
+    for seed in (0..100).chain([414, 886]) {
         let (some, none) = check(seed);
         (expected, unknown) = (expected + some, unknown + none);
     }

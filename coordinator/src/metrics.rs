@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `catalogue` | all metrics: names, labels, help |
 //! | `text` | the format |
-//! | `jobs`, `nodes` | what the board says |
+//! | `jobs`, `nodes`, `queues` | what the board says |
 //! | `notifications` | what waits to be sent to people |
 //! | `live` | what is counted as it happens |
 
@@ -23,7 +23,7 @@ use axum::{
 use catalogue::Family;
 use jobs::Shown;
 use live::Live;
-use muster_core::id::Term;
+use muster_core::{fleet::queues::Queues, id::Term};
 use muster_handle::handle::Handle;
 use muster_rpc::http_port::{HttpPort, HttpPortError};
 use muster_runtime::{
@@ -42,6 +42,7 @@ mod jobs;
 mod live;
 mod nodes;
 mod notifications;
+mod queues;
 mod text;
 
 /// The name of the flag, for errors.
@@ -61,6 +62,7 @@ pub(crate) fn serve(
     port: HttpPort,
     handle: Handle,
     desk: Option<Arc<Desk>>,
+    queues: Queues,
     term: Term,
     turns: Receiver<TurnStats>,
 ) {
@@ -75,6 +77,7 @@ pub(crate) fn serve(
     let metrics = Arc::new(Metrics {
         handle,
         desk,
+        queues,
         term,
         live,
         shown: Mutex::default(),
@@ -102,6 +105,7 @@ pub(crate) fn serve(
 struct Metrics {
     handle: Handle,
     desk: Option<Arc<Desk>>,
+    queues: Queues,
     term: Term,
     live: Live,
     shown: Mutex<Shown>,
@@ -136,6 +140,7 @@ impl Metrics {
         page.put(Family::BuildInfo, &[version()], 1_u64);
         page.put(Family::Term, &[], self.term.0);
         jobs::put(&mut page, &jobs, &mut shown, self.handle.now());
+        queues::put(&mut page, &self.queues, &jobs);
         nodes::put(&mut page, &nodes, &jobs::held(&jobs));
         self.live.put(&mut page);
         if let Some(desk) = &self.desk {

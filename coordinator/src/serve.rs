@@ -207,6 +207,7 @@ impl Coordinator {
         let rules = settings.notify.as_ref().map(|notify| notify.rules.clone());
         let rules = rules.unwrap_or_default();
         let desk = settings.notify.map(|notify| Arc::new(Desk::new(notify)));
+        let queues = settings.policy.queues.clone();
         let policy = Policy {
             reads_objects: nodes.is_some(),
             follows_jobs: jobs.is_some(),
@@ -262,7 +263,8 @@ impl Coordinator {
         }
         let metrics = metrics.map(|port| {
             let (address, turns) = (port.address(), turns.resubscribe());
-            metrics::serve(&mut tasks, port, handle.clone(), desk.clone(), term, turns);
+            let (handle, desk) = (handle.clone(), desk.clone());
+            metrics::serve(&mut tasks, port, handle, desk, queues, term, turns);
             address
         });
         if let Some(path) = settings.turn_stats {

@@ -268,6 +268,7 @@ pub use input::{Input, ObjectNews, PodNews, Request, RequestId, Stored};
 pub use node_record::{Cordon, CordonedBy, Halt, HoldOff, Mark, NodeRecord, Standing};
 pub use output::{Answer, Change, Effect, Refusal, TurnOutput};
 pub use policy::{CordonMode, GpusMax, Policy, Rate};
+pub use queue_view::queue_views;
 pub use shares::fair_share;
 pub use state::Fleet;
 pub use tombstone::Tombstone;

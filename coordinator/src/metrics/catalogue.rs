@@ -62,6 +62,14 @@ catalogue! {
         "GPUs that the jobs of muster_pending_jobs want.";
     PendingOldest: Gauge "muster_pending_oldest_seconds" []
         "For how long the one of muster_pending_jobs that waits longest has waited. 0: none waits.";
+    QueueQuota: Gauge "muster_queue_quota_gpus" ["queue"]
+        "GPUs that a queue of --queues has as its own, with those of the queues below it.";
+    QueueHeld: Gauge "muster_queue_held_gpus" ["queue"]
+        "GPUs that its jobs hold, also those that are being stopped. What is beyond the quota is borrowed.";
+    QueueAvailable: Gauge "muster_queue_available_gpus" ["queue"]
+        "GPUs that its jobs could have besides, by the quotas alone. Absent where only queues below it have jobs.";
+    QueueJobs: Gauge "muster_queue_jobs" ["queue", "state"]
+        "Its jobs that hold GPUs (holding), and those with GPUs that wait for nodes (waiting).";
     JobInfo: Gauge "muster_job_info" ["job_namespace", "job_name", "uid"]
         "Always 1. Present for jobs that are not over, and for those that have been over for less than 15 minutes, as all metrics of one job.";
     JobPhase: Gauge "muster_job_phase" ["job_namespace", "job_name", "phase", "reason"]

@@ -29,11 +29,11 @@ type Labels = Vec<(String, String)>;
 
 /// The samples of a page: by name and labels.
 #[derive(Debug, Default)]
-struct Scraped(BTreeMap<(String, Labels), f64>);
+pub(crate) struct Scraped(BTreeMap<(String, Labels), f64>);
 
 impl Scraped {
     /// The value of the only series with these labels among its own.
-    fn one(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+    pub(crate) fn one(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let has = |own: &[(String, String)]| {
             let mut wanted = labels.iter();
             wanted.all(|(key, value)| own.iter().any(|(k, v)| k == key && v == value))
@@ -49,7 +49,7 @@ impl Scraped {
         own.map(|(_, value)| value).sum()
     }
 
-    fn names(&self) -> BTreeSet<&str> {
+    pub(crate) fn names(&self) -> BTreeSet<&str> {
         self.0.keys().map(|(name, _)| name.as_str()).collect()
     }
 }
@@ -172,7 +172,10 @@ async fn get(address: SocketAddr, path: &str) -> (String, String) {
 }
 
 /// Scrapes until the page is as wanted.
-async fn until(address: SocketAddr, wanted: impl Fn(&Scraped) -> bool) -> (String, Scraped) {
+pub(crate) async fn until(
+    address: SocketAddr,
+    wanted: impl Fn(&Scraped) -> bool,
+) -> (String, Scraped) {
     within(async {
         loop {
             let (head, body) = get(address, "/metrics").await;

@@ -9,6 +9,7 @@ use tonic::Code;
 
 use crate::{
     agent::FakeAgent,
+    metrics::until,
     server::{Server, phase, reference, spec, within},
 };
 
@@ -51,7 +52,7 @@ async fn a_job_waits_in_the_queue_that_it_names_and_the_list_counts_it_there() {
         queues: queues(),
         ..Policy::default()
     };
-    let server = Server::start_with(policy).await;
+    let (server, metrics) = Server::start_with_metrics(policy).await;
     let _agent = FakeAgent::with_gpu(&server, "node-a", "13.2").await;
     server.submit("first", job(None)).await;
     let begins = |job: &v1::Job| phase(job) != v1::JobPhase::Pending;
@@ -83,6 +84,20 @@ async fn a_job_waits_in_the_queue_that_it_names_and_the_list_counts_it_there() {
             row("night", "all", (0, 0, Some(0), 0, 1)),
         ]
     );
+    let (_, page) = until(metrics, |page| {
+        page.names().contains("muster_queue_held_gpus")
+    })
+    .await;
+    for (name, labels, value) in [
+        ("quota_gpus", [("queue", "all")].as_slice(), 2.0),
+        ("held_gpus", &[("queue", "all")], 1.0),
+        ("held_gpus", &[("queue", "night")], 0.0),
+        ("available_gpus", &[("queue", "day")], 1.0),
+        ("jobs", &[("queue", "day"), ("state", "holding")], 1.0),
+        ("jobs", &[("queue", "night"), ("state", "waiting")], 1.0),
+    ] {
+        assert_eq!(page.one(&format!("muster_queue_{name}"), labels), value);
+    }
 
     let request = v1::SubmitRequest {
         r#ref: Some(reference("third")),

@@ -9,8 +9,8 @@ use crate::fleet::{
     view::QueueView,
 };
 
-/// All queues, each behind its parent.
-pub(crate) fn all<'j>(
+/// All queues, each behind its parent. Nothing where there are none.
+pub fn queue_views<'j>(
     queues: &Queues,
     jobs: impl Iterator<Item = &'j JobRecord> + Clone,
 ) -> Vec<QueueView> {

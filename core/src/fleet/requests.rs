@@ -75,7 +75,7 @@ impl Fleet {
             Request::Uncordon { node } => self.uncordon(&node, scratch),
             Request::DeleteNode { node } => self.delete_node(&node, scratch),
             Request::Queues => {
-                let queues = queue_view::all(&self.policy.queues, self.jobs.values());
+                let queues = queue_view::queue_views(&self.policy.queues, self.jobs.values());
                 Ok(Reply::Complete(Answer::Queues(queues)))
             }
             Request::Starts => { self.may_plan(Some(actor), scratch.now) }

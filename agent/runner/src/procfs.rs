@@ -71,6 +71,8 @@ impl Stat {
 pub struct Dispositions {
     pub ignored: u64,
     pub caught: u64,
+    /// It is about to run, or runs: what it does with signals may change at any moment.
+    pub runs: bool,
 }
 
 impl Dispositions {
@@ -96,6 +98,7 @@ impl Dispositions {
         Some(Dispositions {
             ignored: mask("SigIgn:")?,
             caught: mask("SigCgt:")?,
+            runs: status.contains("\nState:\tR"),
         })
     }
 }

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use muster_runner::procfs::{self, Dispositions, Stat};
 use rustix::process::Signal;
@@ -32,6 +33,9 @@ const INTERPRETERS: [&str; 5] = ["python", "perl", "ruby", "node", "Rscript"];
 
 /// Shells below shells below shells. The bound ends a walk that a reused pid makes circular.
 const DEPTH: usize = 16;
+
+/// On a busy machine a process may stand for so long between two of its calls to the kernel.
+const BETWEEN_CALLS: Duration = Duration::from_millis(100);
 
 /// Characters of a program's name that are shown. A report takes 256 bytes of it.
 const NAME_MAX: usize = 60;
@@ -74,7 +78,7 @@ impl Look for System {
     }
 
     fn dispositions(&self, pid: i32) -> Dispositions {
-        Dispositions::of(pid).unwrap_or_default()
+        settled(pid)
     }
 
     fn words(&self, pid: i32) -> Vec<String> {
@@ -84,6 +88,22 @@ impl Look for System {
     fn stream(&self, pid: i32, fd: u8) -> Option<String> {
         let target = fs::read_link(format!("/proc/{pid}/fd/{fd}")).ok()?;
         Some(target.to_str()?.to_owned())
+    }
+}
+
+/// What a process does with signals when it is not just changing that. bash catches SIGINT for a moment each time it begins to
+/// wait for a command, also if it ignores it before and after. One that truly catches it sleeps while its command runs.
+fn settled(pid: i32) -> Dispositions {
+    let (since, mut asleep) = (Instant::now(), 0);
+    loop {
+        let of = Dispositions::of(pid).unwrap_or_default();
+        let may_change = of.catches(Signal::INT) && of.ignores(Signal::QUIT);
+        asleep = if of.runs { 0 } else { asleep + 1 };
+        // It may have woken while it was read.
+        if !may_change || asleep == 2 || since.elapsed() >= BETWEEN_CALLS {
+            return of;
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -101,12 +121,12 @@ fn addressees(stat: Stat, all: &[Stat], look: &impl Look, depth: usize) -> Vec<S
         return vec![stat];
     }
     let children = all.iter().filter(|s| s.ppid == stat.pid && !s.is_dead());
-    // A shell without job control starts what it does not wait for with SIGINT and SIGQUIT ignored (POSIX,
-    // 2.11). The trap of the shell decides about that. SIGQUIT alone tells it: bash catches SIGINT for a
-    // moment each time it begins to wait for a command, even where it goes on to ignore it.
+    // A shell without job control starts what it does not wait for with these signals ignored (POSIX,
+    // 2.11). The trap of the shell decides about that.
     let in_background = |child: &&Stat| {
-        let quit = |of: Dispositions| of.ignores(Signal::QUIT);
-        kind == Kind::Shell && quit(look.dispositions(child.pid)) && !quit(own)
+        let child = look.dispositions(child.pid);
+        let both = |d: Dispositions| d.ignores(Signal::INT) && d.ignores(Signal::QUIT);
+        kind == Kind::Shell && both(child) && !both(own)
     };
     let children: Vec<Stat> = children.filter(|s| !in_background(s)).copied().collect();
     let told = without_readers(&children, &[&[stat], &children[..]].concat(), look);

@@ -1,4 +1,8 @@
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+};
 
 use super::*;
 
@@ -118,6 +122,7 @@ fn a_shell_with_a_trap_hears_it_with_its_foreground_command() {
         Dispositions {
             caught: bits(&[Signal::TERM]),
             ignored: 0,
+            runs: false,
         },
     );
     assert_eq!(nested.told(9), [9, 10, 11]);
@@ -130,18 +135,44 @@ fn what_a_shell_runs_in_the_background_is_up_to_its_trap() {
         .catches(10, &[Signal::TERM])
         .ignores(11, &background);
     assert_eq!(script.told(10), [10]);
-    // A shell in the background that begins to wait for a command catches SIGINT at that moment.
-    let waits = self::script()
-        .catches(10, &[Signal::TERM])
-        .catches(11, &[Signal::TERM, Signal::INT])
-        .ignores(11, &[Signal::QUIT])
-        .process(14, 11, Kind::Program);
-    assert_eq!(waits.told(10), [10]);
     // Whoever started the shell ignored them already, so they say nothing.
     let all = self::script()
         .ignores(10, &[Signal::TERM, Signal::INT, Signal::QUIT])
         .ignores(11, &background);
     assert_eq!(all.told(10), [10, 11]);
+}
+
+/// bash catches SIGINT for a moment before each of its commands, some hundred times a second here.
+#[test]
+fn a_shell_in_the_background_is_taken_for_that_at_every_moment() {
+    let script = "bash -c 'while :; do /bin/true; done' & echo $!; wait";
+    let mut shell = Command::new("bash")
+        .args(["-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(shell.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    let pid: i32 = line.trim().parse().unwrap();
+    // Until then it is a copy of its parent.
+    while words(pid)
+        .get(2)
+        .is_none_or(|script| !script.starts_with("while"))
+    {
+        std::thread::yield_now();
+    }
+    let ignores = |pid| {
+        let own = settled(pid);
+        own.ignores(Signal::INT) && own.ignores(Signal::QUIT)
+    };
+    let always = (0..20_000).all(|_| ignores(pid));
+    let shell_itself = ignores(shell.id() as i32);
+    procfs::send(&Stat::of(pid).unwrap(), Signal::KILL);
+    shell.wait().unwrap();
+    assert!(always);
+    assert!(!shell_itself, "it catches SIGINT while it waits");
 }
 
 #[test]

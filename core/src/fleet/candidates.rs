@@ -356,9 +356,9 @@ impl<'a> Facts<'a> {
         if self.ledger().is_none() {
             return reservations.before(job, self.policy, self.now).collect();
         }
-        let (rank, need) = (Rank::of(job), limits::need(job));
+        let need = limits::need(job);
         let own = { self.claims().iter() }.find(|claim| &claim.uid == self.uid);
-        // Its claim says what the others take it for, so no two keep room from each other.
+        // Others judge it by its claim, so the same counts here.
         let entitled = match own {
             Some(claim) => claim.entitled,
             None => need > 0 && self.is_entitled(self.claims()),
@@ -366,14 +366,11 @@ impl<'a> Facts<'a> {
         let queues = &self.policy.queues;
         let tree = self.queue().map(|queue| queues.top(queue));
         let borrows = tree.is_some() && !entitled && need > 0;
+        // One order for all, also of several trees: whoever need not borrow comes first. So no jobs keep room from each other.
+        let place = (borrows, Rank::of(job));
         let binds = |claim: &&Claim| {
-            let same = tree.is_some() && claim.queue.map(|queue| queues.top(queue)) == tree;
-            match same {
-                // What others have borrowed, or would, comes back to it whatever their priority is.
-                true if claim.entitled && borrows => &claim.uid != self.uid,
-                true if !claim.entitled && entitled => false,
-                _ => claim.rank < rank,
-            }
+            let claim_borrows = claim.queue.is_some() && !claim.entitled;
+            (claim_borrows, &claim.rank) < (place.0, &place.1)
         };
         let claims = self.claims().iter().filter(binds);
         let waiting = claims.filter_map(|claim| {

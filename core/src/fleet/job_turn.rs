@@ -46,9 +46,9 @@ pub(crate) struct Facts<'a> {
     pub job: &'a JobRecord,
     pub live: &'a Live,
     pub nodes: &'a Registry,
-    /// All jobs except the one that is asked about first.
+    /// All jobs except `first`.
     pub others: &'a BTreeMap<JobUid, JobRecord>,
-    /// That one. What is asked about it may lead to questions about the others.
+    /// The job that is settled, also while something is asked about another one.
     pub first: &'a JobRecord,
     pub presence: &'a Presence,
     pub brake: Option<&'a Brake>,

@@ -10,7 +10,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use self::claiming::Claiming;
 use crate::{
     fleet::{
         job::{GenerationRecord, JobRecord, Stage},
@@ -113,12 +112,12 @@ impl Ledger {
         &self,
         queues: &Queues,
         coming: impl FnOnce() -> Usage,
-        waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)>,
+        waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)> + Clone,
         need: impl Fn(&JobUid) -> u32,
         would_start: impl Fn(&JobUid) -> bool,
     ) -> &[Claim] {
         self.claims
-            .get_or_init(|| Claiming::new(queues, coming(), would_start).of(waiting, need))
+            .get_or_init(|| claiming::claims(queues, &coming(), waiting, need, would_start))
     }
 }
 

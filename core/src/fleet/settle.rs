@@ -11,11 +11,13 @@ use crate::{
         apply, describe,
         eligible::{self, Eligibility},
         ending, ends, fence, fill_receipt, generation,
-        job::{Ending, JobRecord, Phase, Reason, Stage},
+        job::{Ending, Phase, Reason, Stage},
         job_turn::JobTurn,
         judge, keep_time,
         lifetime::{self, Due},
-        member_restart, reservations, resize,
+        member_restart,
+        reservations::waits_for_room,
+        resize,
         scratch::Scratch,
         settle_order,
         state::Fleet,
@@ -26,9 +28,9 @@ use crate::{
 };
 
 /// The first pass settles the jobs with news, which may free nodes: a member is dead, a job has
-/// ended. If nodes are free already, it also serves the jobs that wait, until something is freed: then those that
-/// may take it are put off to the second, which asks all of them, the most important first. The third serves jobs
-/// that must avoid a node that was cordoned in the second. A job without news frees no node, and neither does
+/// ended. If nodes are free already, it also serves the jobs that wait, until something is freed: those that have not been
+/// asked by then are put off to the second pass, which asks all that wait, the most important first. The third serves
+/// jobs that must avoid a node that was cordoned in the second. A job without news frees no node, and neither does
 /// a cordon, so more passes would find nothing.
 const PASSES: usize = 3;
 
@@ -63,16 +65,12 @@ impl Fleet {
                     || put_off.contains(*uid)
                     || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
-            let mut order =
-                settle_order::in_order(&self.jobs, self.active.iter().filter(concerned));
-            if pass == 0 {
-                // What the others free is for all that may take it.
-                order.sort_by_key(|uid| self.may_take(uid));
-            }
+            let order = settle_order::in_order(&self.jobs, self.active.iter().filter(concerned));
             put_off.clear();
             let mut frees = false;
             for uid in order {
-                if pass == 0 && frees && self.may_take(&uid) {
+                let waits = self.jobs.get(&uid).is_some_and(waits_for_room);
+                if pass == 0 && frees && waits {
                     put_off.insert(uid);
                     continue;
                 }
@@ -110,15 +108,7 @@ impl Fleet {
     fn waits_no_more(&self, uid: &JobUid, scratch: &Scratch) -> bool {
         let before = scratch.changes.jobs.get(uid).and_then(Option::as_ref);
         let now = self.jobs.get(uid);
-        before.is_some_and(reservations::waits_for_room)
-            && !now.is_some_and(reservations::waits_for_room)
-    }
-
-    /// Whether the job waits for room, or did not have all that it wants when it was asked last.
-    fn may_take(&self, uid: &JobUid) -> bool {
-        let ends = self.jobs.get(uid).is_some_and(JobRecord::ends);
-        let live = self.live.get(uid);
-        !ends && live.is_none_or(|live| !live.has_all_it_wants)
+        before.is_some_and(waits_for_room) && !now.is_some_and(waits_for_room)
     }
 
     /// Settles one job. The job is taken out of the fleet meanwhile. Returns whether it has freed something.

@@ -1,10 +1,13 @@
 //! Finds the claims: goes through the jobs that wait, each queue strictly in its order.
 //!
-//! A job that its queue's quota holds back may still begin by borrowing, and then it uses the quota, too. So those behind it in
-//! its queue are looked at only when it is known whether it does. Who need not borrow comes before all that would: first
-//! each queue is followed up to the first of its jobs that would have to borrow, and then these are asked.
+//! A job larger than what is left of its quota may borrow the rest, and it then uses the quota as well. So those behind it in
+//! its queue are looked at only when it is known whether it does. Whoever need not borrow comes before all that would: first
+//! each queue is followed up to the first of its jobs that must borrow, and then these are asked.
+//!
+//! One behind a job that may not borrow enough may turn out to need no loan, after others have borrowed what it then claims.
+//! Such a borrower cannot begin, so it must not hold up its own queue: all is found out anew without it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Claim, LOOKED_MAX};
 use crate::{
@@ -51,8 +54,57 @@ impl Found {
     }
 }
 
-pub(super) struct Claiming<'q, S> {
+/// How often all is found out anew. Each time one borrower less is asked.
+const ROUNDS_MAX: usize = RESERVING_MAX;
+
+/// The claims of those that wait, in their order. `coming`: what all jobs will hold. `would_start`: whether a job would start on
+/// an empty fleet.
+pub(super) fn claims<'w>(
+    queues: &Queues,
+    coming: &Usage,
+    waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)> + Clone,
+    need: impl Fn(&JobUid) -> u32,
+    would_start: impl Fn(&JobUid) -> bool,
+) -> Vec<Claim> {
+    let mut barred = BTreeSet::new();
+    loop {
+        let claiming = Claiming::new(queues, coming.clone(), &would_start, &barred);
+        let (mut claims, is_late) = claiming.of(waiting.clone(), &need);
+        let stopped = claims
+            .iter()
+            .find(|claim| is_late && !may_begin(claim, &claims, queues, coming));
+        let Some(stopped) = stopped.map(|claim| claim.uid.clone()) else {
+            return claims;
+        };
+        barred.insert(stopped);
+        if barred.len() == ROUNDS_MAX {
+            claims.retain(|claim| !barred.contains(&claim.uid));
+            return claims;
+        }
+    }
+}
+
+/// Whether a job may still borrow what it needs, beside those that come before it.
+fn may_begin(claim: &Claim, all: &[Claim], queues: &Queues, coming: &Usage) -> bool {
+    let Some(queue) = claim.queue.filter(|_| claim.would_start && !claim.entitled) else {
+        return true;
+    };
+    let mut usage = coming.clone();
+    let before = all.iter().filter(|other| other.would_start);
+    let before = before
+        .filter(|other| other.uid != claim.uid && (other.entitled || other.rank < claim.rank));
+    for (of, need) in before.filter_map(|other| Some((other.queue?, other.need))) {
+        if queues.top(of) == queues.top(queue) {
+            usage.add(of, need);
+        }
+    }
+    claim.need <= queues.available(queue, &usage)
+}
+
+struct Claiming<'q, S> {
     queues: &'q Queues,
+    /// Those that are not asked whether they would borrow.
+    barred: &'q BTreeSet<JobUid>,
     /// What all jobs will hold, with those that claim.
     usage: Usage,
     /// Whether a job would start on an empty fleet.
@@ -64,9 +116,10 @@ pub(super) struct Claiming<'q, S> {
 }
 
 impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
-    pub(super) fn new(queues: &'q Queues, usage: Usage, would_start: S) -> Self {
+    fn new(queues: &'q Queues, usage: Usage, would_start: S, barred: &'q BTreeSet<JobUid>) -> Self {
         Self {
             queues,
+            barred,
             usage,
             would_start,
             entitled: Found::default(),
@@ -76,13 +129,14 @@ impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
         }
     }
 
-    /// The claims of those that wait, in their order.
-    pub(super) fn of<'w>(
+    /// The claims of those that wait, in their order, and whether one that need not borrow came after one that would.
+    fn of<'w>(
         mut self,
         mut waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)>,
         need: impl Fn(&JobUid) -> u32,
-    ) -> Vec<Claim> {
-        // Those behind a job of their queue that would have to borrow, and it.
+    ) -> (Vec<Claim>, bool) {
+        let mut is_late = false;
+        // In each queue the first job that must borrow, and all behind it.
         let mut behind: BTreeMap<QueueId, VecDeque<Asking<'w>>> = BTreeMap::new();
         while !self.entitled.is_full()
             && let Some((rank, waiting)) = waiting.next()
@@ -120,11 +174,12 @@ impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
                 && !self.entitled.is_full()
                 && self.claims_its_own(next)
             {
+                is_late = true;
                 behind.pop_front();
             }
         }
         self.claims.sort_by(|one, other| one.rank.cmp(&other.rank));
-        self.claims
+        (self.claims, is_late)
     }
 
     /// A job that would use a quota. One that asks for no GPUs needs none and claims at once.
@@ -174,7 +229,8 @@ impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
     fn borrows(&mut self, asking: Asking<'_>) {
         let (queues, usage) = (self.queues, &self.usage);
         let left = || queues.available(asking.queue, usage);
-        if self.borrowing.fits(asking, left) {
+        let barred = self.barred.contains(&asking.waiting.uid);
+        if !barred && self.borrowing.fits(asking, left) {
             self.claim(asking, false);
         }
     }

@@ -36,6 +36,14 @@ fn two(x: u32, y: u32) -> Vec<Queue> {
     ]
 }
 
+/// A queue beside them, for the namespace `z`.
+fn another_tree() -> Queue {
+    Queue {
+        namespaces: BTreeSet::from(["z".to_owned()]),
+        ..queue("z", None, Some(8))
+    }
+}
+
 /// So many nodes, each with one GPU.
 fn bench(nodes: usize, queues: Vec<Queue>) -> Bench {
     let nodes: Vec<(&str, &str, u32)> = NODES[..nodes].iter().map(|name| (*name, "p", 1)).collect();
@@ -523,4 +531,46 @@ fn who_may_not_borrow_enough_stops_nobody_behind_it() {
     bench.submit("x/large", job(4, 4, 5));
     bench.submit("x/small", job(2, 2, 0));
     assert_eq!((size(&bench, "x/large"), size(&bench, "x/small")), (0, 2));
+}
+
+/// One that may not borrow enough holds up nobody behind it, also if that turns out only when others of its tree have been asked.
+#[test]
+fn whose_loan_is_claimed_by_a_lender_holds_up_nobody() {
+    let mut queues = two(2, 2);
+    queues.push(another_tree());
+    let mut bench = bench(6, queues);
+    let on = |nodes: &[&str], spec: SpecDocument| SpecDocument {
+        node_list: nodes.iter().map(ToString::to_string).collect(),
+        ..spec
+    };
+    bench.submit("z/holds", on(&["e", "f"], job(2, 2, 5)));
+    bench.submit("z/ends", job(4, 4, 5));
+    bench.submit("y/lender", on(&["e", "f"], job(2, 2, 1)));
+    bench.submit("y/three", job(3, 3, 3));
+    bench.submit("x/four", job(4, 4, 9));
+    bench.submit("x/two", job(2, 2, 5));
+    cancel(&mut bench, "z/ends");
+    assert_eq!(size(&bench, "x/four"), 0, "{}", message(&bench, "x/four"));
+    assert_eq!(size(&bench, "y/three"), 0);
+    assert_eq!(size(&bench, "x/two"), 2, "{}", message(&bench, "x/two"));
+    cancel(&mut bench, "z/holds");
+    assert_eq!(size(&bench, "y/lender"), 2);
+}
+
+/// Jobs of several trees do not keep room from each other in a ring.
+#[test]
+fn jobs_of_two_trees_have_one_order() {
+    let mut queues = two(4, 12);
+    queues.push(another_tree());
+    let mut bench = bench(8, queues);
+    bench.submit("z/first", job(8, 8, 5));
+    bench.submit("x/borrows", job(8, 8, 9));
+    bench.submit("y/entitled", job(8, 8, 0));
+    bench.submit("z/next", job(8, 8, 5));
+    cancel(&mut bench, "z/first");
+    let began: Vec<&str> = ["x/borrows", "y/entitled", "z/next"]
+        .into_iter()
+        .filter(|name| size(&bench, name) == 8)
+        .collect();
+    assert_eq!(began, ["z/next"]);
 }

@@ -128,6 +128,8 @@ catalogue! {
         "For how long the oldest of muster_notifications_waiting has waited. 0: none waits. Some seconds are usual, because messages gather.";
     NotificationsDropped: Gauge "muster_notifications_dropped" ["receiver"]
         "Notices that were dropped because the receiver could not be reached for a day or too many waited, and that it was not told of yet.";
+    NotificationsOfJobsDropped: Gauge "muster_notifications_of_jobs_dropped" ["receiver"]
+        "Notices that jobs had asked for (spec.notify), dropped for the same reasons or for more room, in the whole life of the store. Nobody is told of them.";
     Notifications: Counter "muster_notifications_total" ["receiver", "result"]
         "Attempts to deliver a message since this coordinator started, by result: delivered or failed.";
     Omitted: Gauge "muster_metrics_omitted" ["what"]

@@ -20,6 +20,12 @@ pub(super) fn put(page: &mut Page, desk: &Desk, outbox: &Outbox, now: Timestamp)
         );
         page.put(Family::NotificationsOldest, &[name], oldest);
         page.put(Family::NotificationsDropped, &[name], dropped);
+        let of_jobs = outbox.dropped_of_jobs.get(name).copied();
+        page.put(
+            Family::NotificationsOfJobsDropped,
+            &[name],
+            of_jobs.unwrap_or_default(),
+        );
         page.put(
             Family::Notifications,
             &[name, "delivered"],

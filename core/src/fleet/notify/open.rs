@@ -64,7 +64,7 @@ impl OpenMail {
     }
 
     /// For a user: whole domains. Single people are not named.
-    pub fn in_words(&self) -> String {
+    pub fn shown(&self) -> Vec<String> {
         let domain = |allowed: &Allowed| match allowed {
             Allowed::Domain(domain) => Some(format!("*@{domain}")),
             Allowed::Address(_) => None,
@@ -75,13 +75,23 @@ impl OpenMail {
             1 => words.push("one single address".to_owned()),
             single => words.push(format!("{single} single addresses")),
         }
-        words.join(", ")
+        words
     }
 }
 
 impl Open {
     pub fn is_nothing(&self) -> bool {
         self.receivers.is_empty() && self.mail.is_none()
+    }
+
+    /// What a job may name of this receiver: its name, and addresses.
+    pub fn of(&self, receiver: &str) -> Vec<String> {
+        let named = self.receivers.get(receiver).cloned();
+        let mail = self.mail.iter().filter(|mail| mail.by == receiver);
+        named
+            .into_iter()
+            .chain(mail.flat_map(OpenMail::shown))
+            .collect()
     }
 
     /// Whether jobs may have a message sent to this one.
@@ -117,7 +127,7 @@ impl Open {
                 None => true,
             })?;
             let allowed = match &self.mail {
-                Some(mail) => format!("allowed are {}", mail.in_words()),
+                Some(mail) => format!("allowed are {}", mail.shown().join(", ")),
                 None => "no mail is (jobs in --notify of the coordinator)".to_owned(),
             };
             let why = format!("mail to {address:?} is not open to jobs; {allowed}");

@@ -460,7 +460,7 @@ showErrors: maybe
             "waitingTooLong: ",
             "gatherFor: must be at most 1h",
             "showErrors: must be true or false",
-            "reciever: is not known; known are cluster, gatherFor, receivers,",
+            "reciever: is not known; known are cluster, gatherFor, jobs, receivers,",
         ] {
             assert!(said.contains(part), "{part} is missing:\n{said}");
         }

@@ -168,35 +168,30 @@ fn what_is_not_open_is_refused_and_says_what_is() {
 #[test]
 fn what_the_operator_has_closed_since_is_not_sent_and_the_job_says_so_once() {
     let mut bench = bench(&[]);
-    let asks = || {
-        asking(
-            &[Kind::JobStarted, Kind::JobSucceeded],
-            &["team"],
-            &["ann@example.org"],
-        )
-    };
-    bench.submit("digits", asks());
+    let on = [
+        Kind::JobStarted,
+        Kind::RestartBudgetHalfSpent,
+        Kind::JobSucceeded,
+    ];
+    bench.submit("digits", asking(&on, &["team"], &["ann@example.org"]));
     bench.pass(SECOND);
     assert_eq!(bench.waiting().len(), 2);
-    bench.fleet.policy.notify.open.receivers.clear();
     bench.fleet.policy.notify.open.mail = None;
     bench.starts_again();
-    assert!(
-        bench.waiting().is_empty(),
-        "what waits is for nobody any more"
-    );
-    bench.fleet.policy.notify.open = opened(&[]).open;
-    bench.fleet.policy.notify.open.mail = None;
+    let team = |count| ("team".to_owned(), None, true, count);
+    assert_eq!(to(&bench), [team(1)], "what waits is for nobody any more");
+    for line in ["ValueError", "KeyError"] {
+        bench.rank_exits("digits", 0, Exit::Code(1), Some(line));
+        bench.pass(20 * SECOND);
+    }
     bench.rank_exits("digits", 0, Exit::Code(0), None);
     bench.pass(SECOND);
-    assert_eq!(to(&bench), [("team".to_owned(), None, true, 1)]);
-    let told = |bench: &Bench| {
-        let events = bench.events.iter();
-        let told = events.filter(|event| event.reason == "NotNotified");
-        told.map(|event| event.message.clone()).collect::<Vec<_>>()
-    };
+    assert_eq!(to(&bench), [team(1), team(1), team(1)]);
+    let told = bench.events.iter();
+    let told = told.filter(|event| event.reason == "NotNotified");
+    let told: Vec<&str> = told.map(|event| event.message.as_str()).collect();
     let said = "default/digits asks to tell ann@example.org, and the operator has closed that to jobs; nothing is sent there";
-    assert_eq!(told(&bench), [said]);
+    assert_eq!(told, [said]);
 }
 
 fn end_of(number: u64, at: Timestamp) -> Notice {
@@ -315,7 +310,8 @@ fn of_what_is_due_the_operators_goes_first() {
     // An address that there is not is given up, and holds up nobody.
     dispatch.answered(1, Answered::Hopeless, now + 2 * SECOND);
     dispatch.answered(2, Answered::Delivered, now + 2 * SECOND);
-    assert_eq!(next(&mut dispatch, now + 2 * SECOND), None);
+    let left = dispatch.next(outbox.of("chat"), now + 2 * SECOND);
+    assert_eq!(left, Next::Nothing, "it is not tried again later either");
 }
 
 #[test]

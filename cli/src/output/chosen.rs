@@ -8,7 +8,7 @@ pub(super) fn told(notify: &[NotifyDocument]) -> String {
         let to: Vec<&str> = { entry.receivers.iter().chain(&entry.mail) }
             .map(String::as_str)
             .collect();
-        format!("{} of {}", to.join(", "), entry.on.join(", "))
+        format!("{} of {}", to.join(", "), entry.kinds.join(", "))
     };
     notify.iter().map(entry).collect::<Vec<_>>().join("; ")
 }

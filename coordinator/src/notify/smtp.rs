@@ -436,4 +436,29 @@ mod tests {
             "SMTP 250: 5.1.1 no; not for b: SMTP 550: 5.1.1 no, and 1 more"
         );
     }
+
+    #[test]
+    fn what_is_said_of_a_jobs_address_is_about_its_mail_alone() {
+        for (refused, must) in [
+            (&[][..], Answered::Delivered),
+            (&[("a", 452)], Answered::Refused),
+            (&[("a", 550)], Answered::Hopeless),
+        ] {
+            assert_eq!(sent(&[], refused).answered_of_job(), must, "{refused:?}");
+        }
+        let later = Answered::NotNow(None);
+        for (code, command, must) in [
+            (451, "the mail", Answered::Refused),
+            (554, "the mail", Answered::Hopeless),
+            (421, "RCPT TO", later),
+            (451, FROM, later),
+            (550, FROM, Answered::Refused),
+        ] {
+            let lines = Vec::new();
+            let failed = Reply { code, lines }.refuses(command).of_job();
+            assert_eq!(failed.answered, must, "{code} to {command}");
+        }
+        let dead = Failed::from("the server has closed the connection".to_owned());
+        assert_eq!(dead.of_job().answered, later);
+    }
 }

@@ -30,7 +30,7 @@ const DEFAULT: [Kind; 3] = [Kind::JobFailed, Kind::JobSucceeded, Kind::JobStalle
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NotifyDocument {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub on: Vec<String>,
+    pub kinds: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub receivers: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -41,7 +41,7 @@ pub struct NotifyDocument {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notify {
-    pub on: BTreeSet<Kind>,
+    pub kinds: BTreeSet<Kind>,
     /// Receivers by the names in the operator's file.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub receivers: BTreeSet<String>,
@@ -53,10 +53,10 @@ pub struct Notify {
 impl Notify {
     /// The same as a document has it. A kind that only a later version knows is left out.
     pub fn document(&self) -> NotifyDocument {
-        let on = Kind::OF_JOBS.into_iter();
+        let kinds = Kind::OF_JOBS.into_iter();
         NotifyDocument {
-            on: on
-                .filter(|kind| self.on.contains(kind))
+            kinds: kinds
+                .filter(|kind| self.kinds.contains(kind))
                 .map(|kind| kind.word().to_owned())
                 .collect(),
             receivers: self.receivers.iter().cloned().collect(),
@@ -74,25 +74,25 @@ pub(super) fn check(entries: &[NotifyDocument], errors: &mut Errors) -> Vec<Noti
 }
 
 fn check_one(path: &str, entry: &NotifyDocument, errors: &mut Errors) -> Notify {
-    let mut on = BTreeSet::new();
+    let mut kinds = BTreeSet::new();
     few(
-        &format!("{path}.on"),
-        entry.on.len(),
+        &format!("{path}.kinds"),
+        entry.kinds.len(),
         Kind::OF_JOBS.len(),
         errors,
     );
-    for (at, word) in entry.on.iter().enumerate() {
+    for (at, word) in entry.kinds.iter().enumerate() {
         match Kind::OF_JOBS.into_iter().find(|kind| kind.word() == word) {
-            Some(kind) => drop(on.insert(kind)),
+            Some(kind) => drop(kinds.insert(kind)),
             None => {
                 let words = Kind::OF_JOBS.map(Kind::word).join(", ");
                 let message = format!("is {word:?}, must be one of {words}");
-                errors.add(format!("{path}.on[{at}]"), message);
+                errors.add(format!("{path}.kinds[{at}]"), message);
             }
         }
     }
-    if entry.on.is_empty() {
-        on = DEFAULT.into();
+    if entry.kinds.is_empty() {
+        kinds = DEFAULT.into();
     }
     if entry.receivers.is_empty() && entry.mail.is_empty() {
         errors.add(path, "names nobody: give receivers, mail or both");
@@ -116,7 +116,7 @@ fn check_one(path: &str, entry: &NotifyDocument, errors: &mut Errors) -> Notify 
         }
     }
     Notify {
-        on,
+        kinds,
         receivers: entry.receivers.iter().cloned().collect(),
         mail: entry.mail.iter().cloned().collect(),
     }
@@ -136,10 +136,10 @@ mod tests {
     use super::*;
     use crate::spec::tests::document;
 
-    fn entry(on: &[&str], receivers: &[&str], mail: &[&str]) -> NotifyDocument {
+    fn entry(kinds: &[&str], receivers: &[&str], mail: &[&str]) -> NotifyDocument {
         let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
         NotifyDocument {
-            on: texts(on),
+            kinds: texts(kinds),
             receivers: texts(receivers),
             mail: texts(mail),
         }
@@ -159,8 +159,8 @@ mod tests {
             entry(&["jobStarted", "jobStarted"], &[], &["ann@example.org"]),
         ]);
         let spec = spec.unwrap();
-        assert_eq!(spec[0].on, DEFAULT.into());
-        assert_eq!(spec[1].on, [Kind::JobStarted].into());
+        assert_eq!(spec[0].kinds, DEFAULT.into());
+        assert_eq!(spec[1].kinds, [Kind::JobStarted].into());
         let again = spec.iter().map(Notify::document).collect();
         assert_eq!(checked(again), Ok(spec));
     }
@@ -179,7 +179,7 @@ mod tests {
         let wrong = wrong.unwrap_err();
         for (said, must) in wrong.iter().zip([
             "spec.notify[0]: names nobody",
-            "spec.notify[1].on[0]: is \"nodeCordoned\", must be one of jobFailed, jobSucceeded, jobStarted, jobStalled,",
+            "spec.notify[1].kinds[0]: is \"nodeCordoned\", must be one of jobFailed, jobSucceeded, jobStarted, jobStalled,",
             "spec.notify[1].receivers[0]: ",
             "spec.notify[1].mail[0]: \"Ann <ann@example.org>\" is no address",
             "spec.notify[2].receivers: has 9 items, at most 8",

@@ -517,7 +517,7 @@ const RULE: Shape = Shape::Object(&[
 
 const NOTIFY: Shape = Shape::Object(&[
     field(
-        "on",
+        "kinds",
         Shape::List(
             &Shape::Text(Text::OneOf(|| Kind::OF_JOBS.map(Kind::word).to_vec())),
             Kind::OF_JOBS.len(),

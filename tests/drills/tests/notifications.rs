@@ -139,7 +139,7 @@ jobs: {{ mail: {{ by: mail, to: ['*@example.org'] }} }}
     fs::write(&script, SCRIPT).unwrap();
     let spec = json!({
         "replicas": 2, "procPerNode": 1, "gpusPerNode": 0, "command": [python()], "args": [script], "stopGracePeriod": "0s",
-        "restartPolicy": {"maxRestarts": 0}, "notify": [{"on": ["jobStarted", "jobFailed"], "mail": ["ann@example.org"]}], "env": [{"name": "SHARD_KEY", "value": "topsecret"}],
+        "restartPolicy": {"maxRestarts": 0}, "notify": [{"kinds": ["jobStarted", "jobFailed"], "mail": ["ann@example.org"]}], "env": [{"name": "SHARD_KEY", "value": "topsecret"}],
     });
     let document = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "MusterJob", "metadata": {"name": "shards"}, "spec": spec});
     let file = cluster.path("job.json");

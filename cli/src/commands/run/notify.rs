@@ -38,7 +38,7 @@ impl Told {
         }
         let (mail, receivers) = { self.notify.iter().cloned() }.partition(|to| to.contains('@'));
         spec.notify = vec![NotifyDocument {
-            on: { self.notify_on.iter() }
+            kinds: { self.notify_on.iter() }
                 .map(|kind| kind.word().to_owned())
                 .collect(),
             receivers,
@@ -80,7 +80,7 @@ mod tests {
         let mut spec = SpecDocument::default();
         told.write(&mut spec);
         let entry = &spec.notify[0];
-        assert_eq!(entry.on, ["jobFailed"]);
+        assert_eq!(entry.kinds, ["jobFailed"]);
         assert_eq!(
             (&entry.receivers[..], &entry.mail[..]),
             (

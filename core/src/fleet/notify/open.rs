@@ -154,7 +154,7 @@ mod tests {
     fn asks(receivers: &[&str], mail: &[&str]) -> Vec<Notify> {
         let set = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
         vec![Notify {
-            on: BTreeSet::new(),
+            kinds: BTreeSet::new(),
             receivers: set(receivers),
             mail: set(mail),
         }]

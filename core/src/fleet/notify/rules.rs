@@ -76,7 +76,7 @@ impl Rules {
         let (mut asked, mut closed) = (BTreeSet::new(), BTreeSet::new());
         for entry in notify
             .iter()
-            .filter(|entry| entry.on.contains(&notice.kind))
+            .filter(|entry| entry.kinds.contains(&notice.kind))
         {
             for name in entry.receivers.iter().map(String::as_str) {
                 match self.open.receivers.contains(name) {
@@ -107,7 +107,7 @@ impl Rules {
     /// Whether somebody wants to know of this, of a job that asks for this.
     pub fn wants(&self, kind: Kind, notify: &[Notify]) -> bool {
         let mut rules = self.rules.iter().map(|rule| &rule.on);
-        let mut asked = notify.iter().map(|entry| &entry.on);
+        let mut asked = notify.iter().map(|entry| &entry.kinds);
         rules.any(|on| on.contains(&kind)) || asked.any(|on| on.contains(&kind))
     }
 

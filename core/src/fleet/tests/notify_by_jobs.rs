@@ -39,7 +39,7 @@ fn asking(on: &[Kind], receivers: &[&str], mail: &[&str]) -> SpecDocument {
     let texts = |texts: &[&str]| texts.iter().map(ToString::to_string).collect();
     SpecDocument {
         notify: vec![NotifyDocument {
-            on: on.iter().map(|kind| kind.word().to_owned()).collect(),
+            kinds: on.iter().map(|kind| kind.word().to_owned()).collect(),
             receivers: texts(receivers),
             mail: texts(mail),
         }],

@@ -84,7 +84,7 @@ fn full() -> JobDocument {
             start_deadline_seconds: Some(1),
             ttl_seconds_after_finished: Some(1),
             notify: vec![NotifyDocument {
-                on: vec!["x".into()],
+                kinds: vec!["x".into()],
                 receivers: vec!["x".into()],
                 mail: vec!["x".into()],
             }],

@@ -90,7 +90,7 @@ impl Mail {
         log.taken(at, what);
         log.taken(user_at, what);
         vec![NotifyDocument {
-            on: { kinds.into_iter() }
+            kinds: { kinds.into_iter() }
                 .map(|kind| kind.word().to_owned())
                 .collect(),
             receivers: Vec::new(),
@@ -143,7 +143,7 @@ mod tests {
     fn types_are_kinds_and_the_user_is_an_address() {
         let on = |types| {
             let (notify, _) = read(Some(types), Some("ann@example.org"));
-            notify.first().map(|entry| entry.on.join(","))
+            notify.first().map(|entry| entry.kinds.join(","))
         };
         for (types, kinds) in [
             ("BEGIN", Some("jobStarted")),

@@ -6,7 +6,7 @@ use crate::v1;
 
 pub(super) fn documents(entries: Vec<v1::Notify>) -> Vec<NotifyDocument> {
     let document = |entry: v1::Notify| NotifyDocument {
-        on: entry.on,
+        kinds: entry.kinds,
         receivers: entry.receivers,
         mail: entry.mail,
     };
@@ -15,7 +15,7 @@ pub(super) fn documents(entries: Vec<v1::Notify>) -> Vec<NotifyDocument> {
 
 pub(super) fn to_wire(entries: Vec<NotifyDocument>) -> Vec<v1::Notify> {
     let wire = |entry: NotifyDocument| v1::Notify {
-        on: entry.on,
+        kinds: entry.kinds,
         receivers: entry.receivers,
         mail: entry.mail,
     };
@@ -32,7 +32,7 @@ pub(super) mod tests {
     pub(crate) fn document(text: &str) -> NotifyDocument {
         let one = || vec![text.to_owned()];
         NotifyDocument {
-            on: one(),
+            kinds: one(),
             receivers: one(),
             mail: one(),
         }
@@ -40,7 +40,7 @@ pub(super) mod tests {
 
     pub(crate) fn checked() -> Notify {
         Notify {
-            on: Kind::OF_JOBS.into(),
+            kinds: Kind::OF_JOBS.into(),
             receivers: ["chat".to_owned()].into(),
             mail: ["ann@example.org".to_owned()].into(),
         }

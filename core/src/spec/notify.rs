@@ -29,6 +29,7 @@ const DEFAULT: [Kind; 3] = [Kind::JobFailed, Kind::JobSucceeded, Kind::JobStalle
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NotifyDocument {
+    /// Not `on`, as in the operator's file: kubectl reads YAML 1.1, in which that word is `true`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

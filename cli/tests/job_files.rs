@@ -383,7 +383,7 @@ fn one_wrong_line() {
             "  args: [train.py]\n  quux: x",
             "9:3: spec.quux: unknown field; the fields here are replicas, minReplicas, \
              maxReplicas, multipleOf, procPerNode, gpusPerNode, command, args, env, workingDir, image, priority, queue, preemption, restartPolicy, stopGracePeriod, \
-             scaleUpCooldown, fenceAfter, progress, launch, standbys, inspect, onStall, stallAfter, onSlowRank, stepPattern, checkpointPattern, nodeMix, placement, nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology, tolerations, rules, suspend, after, startAfter, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, framework, roles, origin",
+             scaleUpCooldown, fenceAfter, progress, launch, standbys, inspect, onStall, stallAfter, onSlowRank, stepPattern, checkpointPattern, nodeMix, placement, nodeSelector, affinity, nodeList, excludeNodes, requiredTopology, preferredTopology, tolerations, rules, suspend, after, startAfter, activeDeadlineSeconds, startDeadlineSeconds, ttlSecondsAfterFinished, notify, framework, roles, origin",
         ),
         (
             "  args: [train.py]",

@@ -6,7 +6,10 @@ mod coordinator;
 use std::sync::Mutex;
 
 use coordinator::{Cardboard, muster, read, serve};
-use muster_proto::v1::{ListReceiversResponse, Receiver, TestReceiverResponse};
+use muster_proto::v1::{
+    Job, ListOpenResponse, ListReceiversResponse, Open, Receiver, SubmitResponse,
+    TestReceiverResponse,
+};
 
 fn receivers() -> ListReceiversResponse {
     let chat = Receiver {
@@ -26,6 +29,7 @@ fn receivers() -> ListReceiversResponse {
         name: "pager".into(),
         form: "alertmanager".into(),
         delivered: 4,
+        open_to_jobs: vec!["pager".into(), "*@example.org".into()],
         ..Receiver::default()
     };
     ListReceiversResponse {
@@ -61,8 +65,17 @@ fn receivers_are_listed_with_what_waits_and_why() {
     ];
     assert!(cells(1).ends_with(&last), "{out}");
     assert_eq!(
-        cells(2)[..7],
-        ["pager", "alertmanager", "Ok", "0", "-", "4", "0"]
+        cells(2)[..8],
+        [
+            "pager",
+            "alertmanager",
+            "Ok",
+            "0",
+            "-",
+            "4",
+            "0",
+            "by name, *@example.org"
+        ]
     );
     let (_, out, _) = run(&["notify", "list", "-o", "json"]);
     let list: serde_json::Value = serde_json::from_str(&out).unwrap();
@@ -72,6 +85,66 @@ fn receivers_are_listed_with_what_waits_and_why() {
     assert!(
         code == 0 && told.contains("started without --notify"),
         "{told}"
+    );
+}
+
+#[test]
+fn who_is_no_operator_sees_what_a_job_may_name_and_nothing_else() {
+    let open = |name: &str, form: &str| Open {
+        name: name.into(),
+        form: form.into(),
+    };
+    let some = ListOpenResponse {
+        open: vec![open("team-a", "slack"), open("*@example.org", "mail")],
+    };
+    let cardboard = Cardboard {
+        open: Mutex::new(vec![Ok(some), Ok(ListOpenResponse::default())].into()),
+        forbidden: vec!["NotificationService/ListReceivers"],
+        ..Cardboard::default()
+    };
+    let (_runtime, cardboard, address) = serve(cardboard);
+    let run = || {
+        read(
+            muster(address, &["notify", "list", "-n", "team-a"])
+                .output()
+                .unwrap(),
+        )
+    };
+    let (code, out, _) = run();
+    let must = "OPEN TO JOBS    FORM\nteam-a          slack\n*@example.org   mail\n";
+    assert_eq!((code, out.as_str()), (0, must));
+    let (code, _, told) = run();
+    assert!(
+        code == 0 && told.contains("has opened nothing to jobs"),
+        "{told}"
+    );
+    assert_eq!(
+        *cardboard.heard.lock().unwrap(),
+        ["open team-a", "open team-a"]
+    );
+}
+
+#[test]
+fn a_coordinator_that_does_not_know_the_field_gets_no_job() {
+    let older = SubmitResponse {
+        job: Some(Job::default()),
+        ..SubmitResponse::default()
+    };
+    let cardboard = Cardboard {
+        submit: Mutex::new(vec![Ok(older)].into()),
+        ..Cardboard::default()
+    };
+    let (_runtime, cardboard, address) = serve(cardboard);
+    let run = ["run", "--notify", "chat", "train.py"];
+    let (code, _, told) = read(muster(address, &run).output().unwrap());
+    assert!(
+        code != 0 && told.contains("this coordinator is older than notify"),
+        "{told}"
+    );
+    let heard = cardboard.heard.lock().unwrap();
+    assert!(
+        heard.len() == 1 && heard[0].ends_with(" true"),
+        "it was only asked: {heard:?}"
     );
 }
 

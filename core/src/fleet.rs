@@ -129,6 +129,7 @@
 //! | `what_if` | what would become of a job if it were submitted now |
 //! | `requests` | what users ask for |
 //! | `expiry` | jobs that are deleted some time after their end |
+//! | `tell` | hands the news of a turn to those who want them |
 //! | `settle` | which jobs have news, and the steps of one job |
 //! | `finish` | what was touched becomes changes and effects |
 //! | `turn` | the one door |
@@ -244,6 +245,7 @@ mod state;
 mod step_pattern;
 pub mod store_clients;
 mod suspend;
+mod tell;
 #[cfg(test)]
 mod tests;
 pub mod time_account;

@@ -22,6 +22,7 @@ pub mod launchers;
 mod lifetime;
 mod limits;
 mod multiple;
+pub mod notify;
 mod origin;
 mod placing;
 mod restart_policy;
@@ -53,6 +54,7 @@ pub use gpus::GpusSaid;
 pub use lifetime::Lifetime;
 pub use limits::*;
 pub use multiple::Multiple;
+pub use notify::{Notify, NotifyDocument};
 pub use origin::{GROUPS_MAX, ORIGIN_VERSION_MAX, Origin};
 pub use restart_policy::{RestartPolicy, RestartPolicyDocument};
 pub use roles::{ROLES_MAX, Role, RoleDocument, Runs};
@@ -180,6 +182,8 @@ pub struct SpecDocument {
     pub start_deadline_seconds: Option<i64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notify: Vec<NotifyDocument>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub framework: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -278,6 +282,9 @@ pub struct JobSpec {
     pub start: StartWhen,
     #[serde(default, skip_serializing_if = "Lifetime::is_unlimited")]
     pub lifetime: Lifetime,
+    /// Who is told of it, besides those whom the operator names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notify: Vec<Notify>,
     /// The PodTemplateSpec of the job's worker pods, as JSON. `None`: the job runs on hosts. Only a
     /// `MusterJob` object can have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -426,6 +433,7 @@ impl JobSpec {
                 "spec.ttlSecondsAfterFinished",
                 own.ttl_seconds_after_finished != theirs.ttl_seconds_after_finished,
             ),
+            ("spec.notify", self.notify != other.notify),
             ("spec.template", self.template != other.template),
             ("spec.framework", self.framework != other.framework),
             ("spec.roles", self.roles != other.roles),
@@ -451,7 +459,7 @@ impl SpecDocument {
         ) as u32;
         let proc_per_node = self.check_procs(framework, gpus_per_node, errors);
         let (priority, preemption) = self.check_rank(errors);
-        let (inspect, on_slow_rank) = self.check_slow_ranks(errors);
+        let (inspect, on_slow_rank) = choices::slow_ranks(self, errors);
         let mut limit = |path: &'static str, said: &Option<String>, min, max| {
             let said = said.as_deref();
             said.map(|text| errors.period(path, Some(text), min, min, max))
@@ -515,6 +523,7 @@ impl SpecDocument {
             suspend: self.suspend.unwrap_or(false),
             start: StartWhen::check(self, errors),
             lifetime: self.check_lifetime(errors),
+            notify: notify::check(&self.notify, errors),
             template: None,
             framework,
             roles: Vec::new(),
@@ -556,18 +565,6 @@ impl SpecDocument {
             errors.number("spec.priority", priority, -most, most) as i32,
             errors.one_of("spec.preemption", said, &Preemption::ALL),
         )
-    }
-
-    /// What the ranks can be asked for, and what is done about one that is found to be slow.
-    fn check_slow_ranks(&self, errors: &mut Errors) -> (Inspect, OnSlowRank) {
-        let inspect = errors.one_of("spec.inspect", self.inspect.as_deref(), &Inspect::ALL);
-        let said = self.on_slow_rank.as_deref();
-        let on_slow_rank = errors.one_of("spec.onSlowRank", said, &OnSlowRank::ALL);
-        if on_slow_rank == OnSlowRank::Replace && inspect != Inspect::Collectives {
-            let why = "replace needs inspect: collectives, by which slow ranks are found";
-            errors.add("spec.onSlowRank", why);
-        }
-        (inspect, on_slow_rank)
     }
 
     /// Replicas, the fewest and the most, and of what they are multiples.

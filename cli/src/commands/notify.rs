@@ -1,10 +1,10 @@
 //! `muster notify`: who is told of what happens, and whether messages reach them.
 
 use clap::{Args, Subcommand};
-use muster_proto::v1::{ListReceiversRequest, TestReceiverRequest};
+use muster_proto::v1::{CanIRequest, ListOpenRequest, ListReceiversRequest, TestReceiverRequest};
 
 use super::get::print_list;
-use crate::{context::Context, fail::Failure};
+use crate::{connect::Client, context::Context, fail::Failure};
 
 /// Show who is told of what happens, and try it out.
 ///
@@ -31,11 +31,15 @@ enum Command {
 /// List who is told of what, what waits, and what could not be delivered.
 ///
 /// WAITING is the number of messages that wait, most of them for some seconds; DELIVERED and FAILED count since the
-/// coordinator started. A message that cannot be delivered is tried again for a day.
+/// coordinator started. A message that cannot be delivered is tried again for a day. OPEN TO JOBS is what a job may name
+/// (muster run --notify); who may submit jobs and is no operator sees only that.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 EXAMPLES:
   # Do messages arrive?
+  muster notify list
+
+  # Whom may my job tell?
   muster notify list
 
   # Also what each is told of, and the last error
@@ -64,6 +68,18 @@ pub(crate) async fn notify(cx: &Context, args: Notify) -> Result<(), Failure> {
 
 async fn list(cx: &Context) -> Result<(), Failure> {
     let client = cx.connect().await?;
+    let asked = CanIRequest {
+        method: "NotificationService/ListReceivers".into(),
+        namespace: String::new(),
+    };
+    let may = client.access().can_i(client.ask(asked)).await;
+    if !may
+        .map_err(|status| client.failure(status))?
+        .into_inner()
+        .allowed
+    {
+        return open(cx, &client).await;
+    }
     let request = client.ask(ListReceiversRequest {});
     let answer = client.notifications().list_receivers(request).await;
     let receivers = answer
@@ -72,6 +88,20 @@ async fn list(cx: &Context) -> Result<(), Failure> {
         .receivers;
     let nobody = "Nobody is told of anything: the coordinator was started without --notify (docs/notifications.md).";
     print_list(cx, receivers, false, nobody)
+}
+
+/// What a job may name, for those who may see no more.
+async fn open(cx: &Context, client: &Client) -> Result<(), Failure> {
+    let request = client.ask(ListOpenRequest {
+        namespace: cx.namespace(),
+    });
+    let answer = client.notifications().list_open(request).await;
+    let open = answer
+        .map_err(|status| client.failure(status))?
+        .into_inner()
+        .open;
+    let nothing = "A job can name nobody who is told of it: the operator has opened nothing to jobs (docs/notifications.md).";
+    print_list(cx, open, false, nothing)
 }
 
 async fn test(cx: &Context, args: Test) -> Result<(), Failure> {

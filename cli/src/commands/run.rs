@@ -27,6 +27,7 @@ pub(crate) mod home;
 mod inside;
 mod name;
 mod nodes;
+mod notify;
 pub(crate) mod prefix;
 mod python;
 mod start;
@@ -52,6 +53,9 @@ EXAMPLES:
 
   # Train when job prepare has succeeded, and not before tonight
   muster run --name train --after prepare --start-after 2026-11-30T20:00:00Z train.py
+
+  # Mail to me when it has ended, or stands still
+  muster run --notify ann@example.org train.py
 
   # A module, with a variable and another interpreter
   muster run --nnodes 2 --env OMP_NUM_THREADS=4 --python .venv/bin/python -m my.train
@@ -200,6 +204,9 @@ pub(crate) struct Run {
 
     #[command(flatten)]
     start: start::StartsWhen,
+
+    #[command(flatten)]
+    told: notify::Told,
 
     /// Begin suspended: the job holds no nodes until `muster resume`
     #[arg(long)]
@@ -520,6 +527,7 @@ fn document(
     };
     let now = muster_rpc::credentials::now_us();
     args.start.write(&mut document.spec, now);
+    args.told.write(&mut document.spec);
     let chosen = args.nodes.write(&mut document.spec);
     chosen.map_err(Failure::Usage)?;
     checked(&document)?;

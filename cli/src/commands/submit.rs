@@ -340,7 +340,10 @@ pub(crate) async fn send(
     let named = reference(cx, &document);
     let client = cx.connect().await?;
     let spec = &document.spec;
-    let asked_first = !spec.tolerations.is_empty() || spec.image.is_some() || spec.queue.is_some();
+    let asked_first = !spec.tolerations.is_empty()
+        || spec.image.is_some()
+        || spec.queue.is_some()
+        || !spec.notify.is_empty();
     if !validate_only && (chooses_nodes(&document) || asked_first || waits(&document.spec)) {
         Box::pin(ask(cx, &client, document.clone(), true)).await?;
     }
@@ -386,6 +389,7 @@ pub(crate) async fn ask(
     let (chooses, waiting) = (chooses_nodes(&document), waits(&document.spec));
     let tolerates = !document.spec.tolerations.is_empty();
     let queued = document.spec.queue.is_some();
+    let tells = !document.spec.notify.is_empty();
     let in_image = document.spec.image.is_some();
     let request = SubmitRequest {
         r#ref: Some(reference(cx, &document)),
@@ -402,7 +406,7 @@ pub(crate) async fn ask(
         .await?;
     let spec = answer.job.as_ref().and_then(|job| job.spec.clone());
     let heard = spec.map(jobs::spec_document).unwrap_or_default();
-    // Its messages have no such fields, so the job would get any nodes, start at once, or run outside of its image.
+    // Its messages have no such fields, so the job would get any nodes, start at once, run outside of its image, or tell nobody.
     let older = |than: &str| {
         let message =
             format!("this coordinator is older than {than}: upgrade it, or leave them out");
@@ -418,6 +422,9 @@ pub(crate) async fn ask(
     }
     if queued && heard.queue.is_none() {
         return older("queue");
+    }
+    if tells && heard.notify.is_empty() {
+        return older("notify");
     }
     if in_image && heard.image.is_none() {
         return older("images");

@@ -1,6 +1,17 @@
-//! Which nodes a job may have, in words: the rows of `muster describe job`.
+//! What a job has chosen, in words: the rows of `muster describe job` about its nodes, and whom it tells.
 
-use muster_core::spec::SpecDocument;
+use muster_core::spec::{NotifyDocument, SpecDocument};
+
+/// Whom a job asks to be told of what: `ann@example.org of jobFailed; chat of jobStarted`.
+pub(super) fn told(notify: &[NotifyDocument]) -> String {
+    let entry = |entry: &NotifyDocument| {
+        let to: Vec<&str> = { entry.receivers.iter().chain(&entry.mail) }
+            .map(String::as_str)
+            .collect();
+        format!("{} of {}", to.join(", "), entry.kinds.join(", "))
+    };
+    notify.iter().map(entry).collect::<Vec<_>>().join("; ")
+}
 
 /// The name of each row and its text. An empty text stands for no row.
 pub(super) fn rows(spec: &SpecDocument) -> Vec<(&'static str, String)> {

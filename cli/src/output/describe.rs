@@ -265,6 +265,7 @@ fn job_spec(page: &mut Page, spec: &SpecDocument, show_env: bool) {
     for (name, said) in [("Queue", &spec.queue), ("Preemption", &spec.preemption)] {
         page.field(name, said.as_deref().unwrap_or_default());
     }
+    page.field("Tells", chosen::told(&spec.notify));
     if let Some(policy) = &spec.restart_policy {
         page.field("Restart policy", super::restarts::policy(policy));
     }

@@ -1,6 +1,6 @@
 //! Those who are told of what happens: their columns, and one as `-o json` prints it.
 
-use muster_proto::v1::Receiver;
+use muster_proto::v1::{Open, Receiver};
 use serde::Serialize;
 
 use super::{listing::Listed, words};
@@ -20,6 +20,8 @@ pub(crate) struct Document {
     last_delivered: Option<String>,
     last_error: Option<String>,
     last_error_at: Option<String>,
+    open_to_jobs: Vec<String>,
+    dropped_of_jobs: u64,
 }
 
 fn moment(us: u64) -> Option<String> {
@@ -41,8 +43,20 @@ impl From<Receiver> for Document {
             dropped: receiver.dropped,
             delivered: receiver.delivered,
             failed: receiver.failed,
+            open_to_jobs: receiver.open_to_jobs,
+            dropped_of_jobs: receiver.dropped_of_jobs,
         }
     }
+}
+
+/// What a job may name of it. Its own name stands in the row already.
+fn open(receiver: &Receiver) -> String {
+    let word = |name: &String| match *name == receiver.name {
+        true => "by name".to_owned(),
+        false => name.clone(),
+    };
+    let words: Vec<String> = receiver.open_to_jobs.iter().map(word).collect();
+    words.join(", ")
 }
 
 impl Listed for Receiver {
@@ -61,6 +75,7 @@ impl Listed for Receiver {
             "OLDEST",
             "DELIVERED",
             "FAILED",
+            "OPEN TO JOBS",
         ];
         if wide {
             heads.extend(["DROPPED", "ADDRESS", "KINDS", "LAST ERROR"]);
@@ -86,6 +101,7 @@ impl Listed for Receiver {
             oldest,
             self.delivered.to_string(),
             self.failed.to_string(),
+            open(self),
         ];
         if wide {
             row.push(self.dropped.to_string());
@@ -94,6 +110,43 @@ impl Listed for Receiver {
             row.push(self.last_error.clone());
         }
         row
+    }
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn key(&self) -> String {
+        self.name()
+    }
+}
+
+/// What a job may name.
+#[derive(Debug, Serialize)]
+pub(crate) struct OpenDocument {
+    name: String,
+    form: String,
+}
+
+impl From<Open> for OpenDocument {
+    fn from(Open { name, form }: Open) -> Self {
+        Self { name, form }
+    }
+}
+
+impl Listed for Open {
+    type Document = OpenDocument;
+
+    fn kind(&self) -> &'static str {
+        "receiver"
+    }
+
+    fn heads(_: bool, _: bool) -> Vec<&'static str> {
+        vec!["OPEN TO JOBS", "FORM"]
+    }
+
+    fn row(&self, _: u64, _: bool, _: bool) -> Vec<String> {
+        vec![self.name.clone(), self.form.clone()]
     }
 
     fn name(&self) -> String {

@@ -9,7 +9,8 @@ use std::{
 
 use futures::stream::{self, BoxStream, StreamExt};
 use muster_proto::v1::{
-    history_service_server::*, job_service_server::*, notification_service_server::*, *,
+    access_service_server::*, history_service_server::*, job_service_server::*,
+    notification_service_server::*, *,
 };
 use muster_rpc::{
     gate::Open,
@@ -38,6 +39,9 @@ pub(crate) struct Cardboard {
     pub(crate) history: Answers<ListHistoryResponse>,
     pub(crate) receivers: Answers<ListReceiversResponse>,
     pub(crate) tried: Answers<TestReceiverResponse>,
+    pub(crate) open: Answers<ListOpenResponse>,
+    /// What the caller may not do.
+    pub(crate) forbidden: Vec<&'static str>,
     pub(crate) heard: Mutex<Vec<String>>,
 }
 
@@ -198,12 +202,40 @@ impl NotificationService for Cardboard {
         self.next("receivers".into(), &self.receivers)
     }
 
+    async fn list_open(&self, request: Request<ListOpenRequest>) -> Answer<ListOpenResponse> {
+        let heard = format!("open {}", request.into_inner().namespace);
+        self.next(heard, &self.open)
+    }
+
     async fn test_receiver(
         &self,
         request: Request<TestReceiverRequest>,
     ) -> Answer<TestReceiverResponse> {
         let heard = format!("test {}", request.into_inner().name);
         self.next(heard, &self.tried)
+    }
+}
+
+#[tonic::async_trait]
+impl AccessService for Cardboard {
+    async fn join(&self, _: Request<JoinRequest>) -> Answer<JoinResponse> {
+        Err(Status::unimplemented("cardboard"))
+    }
+
+    async fn renew(&self, _: Request<RenewRequest>) -> Answer<RenewResponse> {
+        Err(Status::unimplemented("cardboard"))
+    }
+
+    async fn who_am_i(&self, _: Request<WhoAmIRequest>) -> Answer<WhoAmIResponse> {
+        Err(Status::unimplemented("cardboard"))
+    }
+
+    async fn can_i(&self, request: Request<CanIRequest>) -> Answer<CanIResponse> {
+        let method = request.into_inner().method;
+        Ok(Response::new(CanIResponse {
+            allowed: !self.forbidden.contains(&method.as_str()),
+            reason: String::new(),
+        }))
     }
 }
 
@@ -222,7 +254,8 @@ pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardb
     let address = listener.address();
     let services = Routes::new(JobServiceServer::from_arc(cardboard.clone()))
         .add_service(HistoryServiceServer::from_arc(cardboard.clone()))
-        .add_service(NotificationServiceServer::from_arc(cardboard.clone()));
+        .add_service(NotificationServiceServer::from_arc(cardboard.clone()))
+        .add_service(AccessServiceServer::from_arc(cardboard.clone()));
     let (accepting, serving) =
         listener.serve(Options::default(), Open, services, std::future::pending());
     runtime.spawn(accepting);

@@ -73,7 +73,7 @@ const fn once(verb: &'static str, resource: &'static str, subresource: &'static 
 /// The rule of each method, what it asks of a user of Kubernetes, and what calling it means in the
 /// words of the command line.
 #[rustfmt::skip]
-const METHODS: [Row; 38] = [
+const METHODS: [Row; 39] = [
     ("grpc.health.v1.Health/Check", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/List", Anyone, Unasked, "health check"),
     ("grpc.health.v1.Health/Watch", Anyone, Unasked, "health check"),
@@ -109,6 +109,7 @@ const METHODS: [Row; 38] = [
     ("muster.v1.NodeService/List", Least(Role::Viewer), nodes("list", ""), "get nodes"),
     ("muster.v1.NodeService/Uncordon", Least(Role::Operator), nodes("update", "cordon"), "uncordon"),
     ("muster.v1.NodeService/Watch", Least(Role::Viewer), nodes("watch", ""), "get nodes -w"),
+    ("muster.v1.NotificationService/ListOpen", Least(Role::Submitter), jobs("create", ""), "notify list"),
     ("muster.v1.NotificationService/ListReceivers", Least(Role::Operator), once("list", "musternotifications", ""), "notify list"),
     ("muster.v1.NotificationService/TestReceiver", Least(Role::Operator), once("get", "musternotifications", "test"), "notify test"),
     ("muster.v1.QueueService/List", Least(Role::Viewer), once("list", "musterqueues", ""), "get queues"),

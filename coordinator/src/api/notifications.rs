@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use muster_core::fleet::notify::{Answered, Kind, Outbox, Rules};
+use muster_core::{
+    fleet::notify::{Answered, Kind, Outbox, Rules},
+    id::label_error,
+};
 use muster_proto::v1;
 use tonic::{Request, Response, Status};
 
@@ -30,6 +33,32 @@ impl v1::notification_service_server::NotificationService for Notifications {
         });
         Ok(Response::new(v1::ListReceiversResponse {
             receivers: receivers.collect(),
+        }))
+    }
+
+    async fn list_open(
+        &self,
+        request: Request<v1::ListOpenRequest>,
+    ) -> Result<Response<v1::ListOpenResponse>, Status> {
+        let mut rights = rights(&request)?;
+        let namespace = request.into_inner().namespace;
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        if let Some(why) = namespace.as_deref().and_then(label_error) {
+            return Err(Status::invalid_argument(format!("namespace: {why}")));
+        }
+        rights.may_touch(namespace.as_deref()).await?;
+        let desk = self.desk.iter();
+        let open = desk.flat_map(|desk| {
+            desk.receivers().flat_map(|receiver| {
+                let names = desk.rules().open.of(&receiver.name).into_iter();
+                names.map(|name| v1::Open {
+                    name,
+                    form: receiver.form().into(),
+                })
+            })
+        });
+        Ok(Response::new(v1::ListOpenResponse {
+            open: open.collect(),
         }))
     }
 
@@ -85,6 +114,10 @@ fn shown(desk: &Desk, receiver: &Receiver, outbox: &Outbox) -> v1::Receiver {
         last_delivered_unix_us: figures.last_delivered.unwrap_or_default().0,
         last_error: error,
         last_error_unix_us: failed_at,
+        open_to_jobs: desk.rules().open.of(&receiver.name),
+        dropped_of_jobs: { outbox.dropped_of_jobs.get(&receiver.name) }
+            .copied()
+            .unwrap_or_default(),
     }
 }
 

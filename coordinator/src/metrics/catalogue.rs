@@ -133,9 +133,11 @@ catalogue! {
     NotificationsWaiting: Gauge "muster_notifications_waiting" ["receiver"]
         "Messages that wait to be sent to a receiver of --notify.";
     NotificationsOldest: Gauge "muster_notifications_oldest_seconds" ["receiver"]
-        "For how long the oldest of muster_notifications_waiting has waited. 0: none waits. Some seconds are usual, because messages gather.";
+        "For how long the oldest of muster_notifications_waiting has waited, but for those that jobs have asked for. 0: none waits. Some seconds are usual, because messages gather.";
     NotificationsDropped: Gauge "muster_notifications_dropped" ["receiver"]
         "Notices that were dropped because the receiver could not be reached for a day or too many waited, and that it was not told of yet.";
+    NotificationsOfJobsDropped: Gauge "muster_notifications_of_jobs_dropped" ["receiver"]
+        "Notices that jobs had asked for (spec.notify), dropped for the same reasons or for more room, in the whole life of the store. Nobody is told of them.";
     Notifications: Counter "muster_notifications_total" ["receiver", "result"]
         "Attempts to deliver a message since this coordinator started, by result: delivered or failed.";
     Omitted: Gauge "muster_metrics_omitted" ["what"]

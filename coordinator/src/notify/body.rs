@@ -150,6 +150,13 @@ pub(super) fn text(cluster: &str, message: &Message, dropped: u64) -> String {
             "{dropped} notices before these could not be delivered (muster events)"
         ));
     }
+    if message.to.is_some() {
+        // Whoever named this address need not be its owner.
+        lines.push(match is_one {
+            true => "You get this because the job asks for it (spec.notify).".to_owned(),
+            false => "You get this because the jobs ask for it (spec.notify).".to_owned(),
+        });
+    }
     lines.join("\n")
 }
 
@@ -219,6 +226,8 @@ mod tests {
         Message {
             number: 7,
             receiver: "chat".into(),
+            of_jobs: false,
+            to: None,
             kind: Kind::JobFailed,
             first: Timestamp(1_700_000_000_000_000),
             due: Timestamp(1_700_000_010_000_000),

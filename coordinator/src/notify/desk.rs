@@ -95,6 +95,8 @@ impl Desk {
         let message = Message {
             number: 0,
             receiver: receiver.name.clone(),
+            of_jobs: false,
+            to: None,
             kind: Kind::Test,
             first: now,
             due: now,
@@ -127,7 +129,7 @@ impl Desk {
             To::Mail(mailbox) => {
                 let text = mail::of(mailbox, &self.notify.cluster, message, dropped, now);
                 let tried = self.mail(receiver, mailbox, message, text).await;
-                tried.unwrap_or_else(|Failed { answered, said }| Tried {
+                tried.unwrap_or_else(|Failed { answered, said, .. }| Tried {
                     answered,
                     ..failed(said)
                 })
@@ -140,7 +142,11 @@ impl Desk {
             (own.last_delivered, own.failing) = (Some(now), None);
         } else {
             own.failed += 1;
-            own.failing = Some((now, tried.said.clone()));
+            // An address that a job has named is no fault of the receiver.
+            let is_its_own = message.to.is_none() || matches!(tried.answered, Answered::NotNow(_));
+            if is_its_own {
+                own.failing = Some((now, tried.said.clone()));
+            }
         }
         tried
     }
@@ -158,19 +164,25 @@ impl Desk {
             login.map(|login| Ok::<_, String>((login.user.read()?, login.password.read()?)));
         let id = message.id();
         let before = self.reached().get(&id).cloned().unwrap_or_default();
-        let to = mailbox.to.iter().map(String::as_str);
+        let (to, of_job) = (mail::recipients(mailbox, message), message.to.is_some());
         let sent = smtp::send(&Mail {
             server: &mailbox.server,
             start_tls: mailbox.start_tls,
             tls: &receiver.tls,
             login: login.transpose()?,
             from: &mailbox.from,
-            to: to.filter(|to| !before.contains(*to)).collect(),
+            to: { to.into_iter() }
+                .filter(|to| !before.contains(*to))
+                .collect(),
             text,
         })
-        .await?;
+        .await
+        .map_err(|failed| if of_job { failed.of_job() } else { failed })?;
         let tried = Tried {
-            answered: sent.answered(!before.is_empty()),
+            answered: match of_job {
+                true => sent.answered_of_job(),
+                false => sent.answered(!before.is_empty()),
+            },
             said: sent.said(),
             except: sent.except(),
         };

@@ -1,7 +1,8 @@
-//! The operator's file (`--notify FILE`): receivers, and rules that say who gets what. `docs/notifications.md` describes
+//! The operator's file (`--notify FILE`): receivers, rules that say who gets what, and what jobs may ask for. `docs/notifications.md` describes
 //! it.
 
 mod mailbox;
+mod open;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -89,6 +90,10 @@ fn whole(mut fields: Fields<'_>, wrong: &mut Wrong) -> Notify {
     for (path, value) in fields.list("rules", wrong) {
         rules.extend(rule(&path, value, is_whole.then_some(&names), wrong));
     }
+    let open = fields.get("jobs").map(|value| {
+        let known = is_whole.then_some(&receivers);
+        open::open(value, known, wrong)
+    });
     let default = Rules::default();
     let mut period = |field, default: Duration, most: Duration| {
         let Some(text) = fields.text(field, wrong) else {
@@ -111,6 +116,7 @@ fn whole(mut fields: Fields<'_>, wrong: &mut Wrong) -> Notify {
         shows_errors: fields
             .flag("showErrors", wrong)
             .unwrap_or(default.shows_errors),
+        open: open.unwrap_or_default(),
     };
     let cluster = fields.text("cluster", wrong).unwrap_or_default();
     if cluster.chars().count() > 64 || cluster.chars().any(char::is_control) {
@@ -454,7 +460,7 @@ showErrors: maybe
             "waitingTooLong: ",
             "gatherFor: must be at most 1h",
             "showErrors: must be true or false",
-            "reciever: is not known; known are cluster, gatherFor, receivers,",
+            "reciever: is not known; known are cluster, gatherFor, jobs, receivers,",
         ] {
             assert!(said.contains(part), "{part} is missing:\n{said}");
         }

@@ -39,7 +39,7 @@ pub(super) fn of(
     let headers = [
         ("Date", date(now)),
         ("From", format!("Muster <{}>", mailbox.from)),
-        ("To", mailbox.to.join(",\r\n ")),
+        ("To", recipients(mailbox, message).join(",\r\n ")),
         ("Subject", subject(&body::title(cluster, message))),
         ("Message-ID", format!("<muster.{}@{domain}>", message.id())),
         // No answer of a machine is wanted: <https://www.rfc-editor.org/rfc/rfc3834#section-5>.
@@ -50,6 +50,14 @@ pub(super) fn of(
     ];
     let headers = headers.map(|(name, value)| format!("{name}: {value}\r\n"));
     format!("{}\r\n{text}\r\n", headers.concat()).into_bytes()
+}
+
+/// To whom it goes: where jobs have asked for it, to the address that they name.
+pub(super) fn recipients<'a>(mailbox: &'a Mailbox, message: &'a Message) -> Vec<&'a str> {
+    match &message.to {
+        Some(to) => vec![to],
+        None => mailbox.to.iter().map(String::as_str).collect(),
+    }
 }
 
 fn in_base64(text: &str) -> String {
@@ -101,17 +109,22 @@ mod tests {
 
     const AT: Timestamp = Timestamp(1_700_000_000_000_000);
 
-    fn mail(sentence: &str) -> String {
-        let mailbox = Mailbox {
+    fn mailbox() -> Mailbox {
+        Mailbox {
             server: MailServer::parse("smtp://mail").unwrap(),
             start_tls: StartTls::Required,
             from: "muster@example.org".into(),
             to: vec!["ann@example.org".into(), "bob@example.org".into()],
             login: None,
-        };
-        let message = Message {
+        }
+    }
+
+    fn message(sentence: &str) -> Message {
+        Message {
             number: 7,
             receiver: "ops".into(),
+            of_jobs: false,
+            to: None,
             kind: Kind::JobFailed,
             first: AT,
             due: AT,
@@ -121,8 +134,12 @@ mod tests {
                 culprit: Some("rank 3 on b".into()),
                 ..Notice::new(Kind::JobFailed, AT, sentence)
             }],
-        };
-        String::from_utf8(of(&mailbox, "lab", &message, 2, AT)).unwrap()
+        }
+    }
+
+    fn mail(sentence: &str) -> String {
+        let mail = of(&mailbox(), "lab", &message(sentence), 2, AT);
+        String::from_utf8(mail).unwrap()
     }
 
     #[test]
@@ -144,6 +161,27 @@ Content-Transfer-Encoding: 7bit\r
 2 notices before these could not be delivered (muster events)\r
 ";
         assert_eq!(mail("digits: rank 3 failed"), must);
+    }
+
+    #[test]
+    fn a_mail_that_a_job_asks_for_goes_to_its_address_alone() {
+        let mailbox = mailbox();
+        let message = Message {
+            of_jobs: true,
+            to: Some("eve@example.org".into()),
+            ..message("digits: rank 3 failed")
+        };
+        assert_eq!(recipients(&mailbox, &message), ["eve@example.org"]);
+        let mail = String::from_utf8(of(&mailbox, "lab", &message, 0, AT)).unwrap();
+        assert!(
+            mail.contains("\r\nTo: eve@example.org\r\nSubject: "),
+            "{mail}"
+        );
+        assert!(!mail.contains("ann@"), "{mail}");
+        assert!(
+            mail.ends_with("\r\nYou get this because the job asks for it (spec.notify).\r\n"),
+            "{mail}"
+        );
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub(crate) async fn send(desk: Arc<Desk>, name: String, handle: Handle) {
                     .attempt(receiver, &message, dropped, handle.now())
                     .await;
                 dispatch.answered(message.number, tried.answered, handle.now());
-                tell(&name, &before, &tried);
-                if tried.answered != Answered::Delivered {
+                tell(&name, &message, &before, &tried);
+                if !matches!(tried.answered, Answered::Delivered | Answered::Hopeless) {
                     continue;
                 }
                 let sent = Sent {
@@ -79,7 +79,9 @@ fn next(
     let outbox = outbox.borrow_and_update().clone();
     match dispatch.next(outbox.of(name), now) {
         Next::Send(message) => {
-            let dropped = outbox.dropped.get(name).copied().unwrap_or_default();
+            // What jobs have asked for tells nobody of what the operator was not told.
+            let dropped = outbox.dropped.get(name).filter(|_| !message.of_jobs);
+            let dropped = dropped.copied().unwrap_or_default();
             Step::Send(Box::new(message.clone()), dropped)
         }
         Next::Wait(at) => Step::WaitUntil(at),
@@ -88,7 +90,19 @@ fn next(
 }
 
 /// Says once that a receiver does not answer, and once that it does again; and who does not get a message that others got.
-fn tell(name: &str, before: &Figures, tried: &Tried) {
+fn tell(name: &str, message: &Message, before: &Figures, tried: &Tried) {
+    // What a server says of an address that a job has named is no news of the receiver.
+    match (&message.to, tried.answered) {
+        (_, Answered::Hopeless) => {
+            let said = &tried.said;
+            return info!(
+                receiver = name,
+                "a mail that a job asked for is given up: {said}"
+            );
+        }
+        (Some(_), Answered::Refused) => return,
+        _ => {}
+    }
     match (&before.failing, tried.answered) {
         (None, Answered::Delivered) => {}
         (Some(_), Answered::Delivered) => {

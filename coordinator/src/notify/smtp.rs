@@ -21,6 +21,9 @@ use super::{
 /// For the whole exchange. Servers wait some seconds on purpose before they greet, and a command line waits for 30 s.
 const WHOLE: Duration = Duration::from_secs(25);
 
+/// The command that names the sender.
+const FROM: &str = "MAIL FROM";
+
 /// One answer, with all its lines.
 const ANSWER_MAX: u64 = 8 << 10;
 
@@ -52,6 +55,8 @@ pub(super) struct Sent {
 pub(super) struct Failed {
     pub(super) answered: Answered,
     pub(super) said: String,
+    /// It is about this mail or those to whom it goes.
+    pub(super) of_mail: bool,
 }
 
 impl From<String> for Failed {
@@ -59,6 +64,7 @@ impl From<String> for Failed {
         Self {
             answered: Answered::NotNow(None),
             said,
+            of_mail: false,
         }
     }
 }
@@ -86,6 +92,8 @@ impl Reply {
         Failed {
             answered: Answered::by_reply(self.code),
             said: format!("{self} (to {command})"),
+            // The sender is the operator's, and 421 closes the connection.
+            of_mail: command != FROM && self.code != 421,
         }
     }
 
@@ -126,6 +134,15 @@ impl Sent {
         }
     }
 
+    /// The same of a mail to the one address that a job has named. Whatever the server says of it is no reason to wait with other
+    /// mail, and an address that there is not is given up: nobody is to mend it.
+    pub(super) fn answered_of_job(&self) -> Answered {
+        let reply = self.refused.values().next();
+        reply.map_or(Answered::Delivered, |reply| {
+            of_job(Answered::by_reply(reply.code))
+        })
+    }
+
     /// For people.
     pub(super) fn said(&self) -> String {
         let accepted = self.accepted.iter().map(Reply::to_string);
@@ -141,6 +158,27 @@ impl Sent {
             more => format!(", and {more} more"),
         };
         Some(format!("not for {to}: {reply}{more}"))
+    }
+}
+
+impl Failed {
+    /// The same of a mail to the one address that a job has named.
+    pub(super) fn of_job(self) -> Self {
+        match self.of_mail {
+            true => Self {
+                answered: of_job(self.answered),
+                ..self
+            },
+            false => self,
+        }
+    }
+}
+
+fn of_job(answered: Answered) -> Answered {
+    match answered {
+        Answered::NotNow(_) => Answered::Refused,
+        Answered::Refused => Answered::Hopeless,
+        answered => answered,
     }
 }
 
@@ -230,7 +268,7 @@ async fn hand_over(line: &mut Line, mail: &Mail<'_>) -> Result<Sent, Failed> {
     line.say(&format!("MAIL FROM:<{}>", mail.from)).await?;
     let reply = line.reply().await?;
     if reply.code != 250 {
-        return Err(reply.refuses("MAIL FROM"));
+        return Err(reply.refuses(FROM));
     }
     let mut sent = Sent {
         taken: Vec::new(),
@@ -397,5 +435,30 @@ mod tests {
             said,
             "SMTP 250: 5.1.1 no; not for b: SMTP 550: 5.1.1 no, and 1 more"
         );
+    }
+
+    #[test]
+    fn what_is_said_of_a_jobs_address_is_about_its_mail_alone() {
+        for (refused, must) in [
+            (&[][..], Answered::Delivered),
+            (&[("a", 452)], Answered::Refused),
+            (&[("a", 550)], Answered::Hopeless),
+        ] {
+            assert_eq!(sent(&[], refused).answered_of_job(), must, "{refused:?}");
+        }
+        let later = Answered::NotNow(None);
+        for (code, command, must) in [
+            (451, "the mail", Answered::Refused),
+            (554, "the mail", Answered::Hopeless),
+            (421, "RCPT TO", later),
+            (451, FROM, later),
+            (550, FROM, Answered::Refused),
+        ] {
+            let lines = Vec::new();
+            let failed = Reply { code, lines }.refuses(command).of_job();
+            assert_eq!(failed.answered, must, "{code} to {command}");
+        }
+        let dead = Failed::from("the server has closed the connection".to_owned());
+        assert_eq!(dead.of_job().answered, later);
     }
 }

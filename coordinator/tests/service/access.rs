@@ -249,7 +249,7 @@ pub(crate) enum May {
 
 /// Every method, of our package if no other is named, and the least that its caller must be
 /// allowed. `None`: only hosts. Written down apart from the table that it checks.
-pub(crate) const METHODS: [(&str, Option<May>); 36] = [
+pub(crate) const METHODS: [(&str, Option<May>); 37] = [
     ("AccessService/CanI", Some(May::Ask)),
     ("AccessService/Join", Some(May::Ask)),
     ("AccessService/WhoAmI", Some(May::Ask)),
@@ -275,6 +275,7 @@ pub(crate) const METHODS: [(&str, Option<May>); 36] = [
     ("JobService/Signal", Some(May::Submit)),
     ("JobService/Stacks", Some(May::Submit)),
     ("JobService/Submit", Some(May::Submit)),
+    ("NotificationService/ListOpen", Some(May::Submit)),
     ("AuditService/List", Some(May::Operate)),
     ("NodeService/Cordon", Some(May::Operate)),
     ("NodeService/Delete", Some(May::Operate)),

@@ -30,16 +30,16 @@ use crate::{
 
 /// A mail that the server has taken.
 #[derive(Debug)]
-struct Got {
-    to: Vec<String>,
-    text: String,
+pub(crate) struct Got {
+    pub(crate) to: Vec<String>,
+    pub(crate) text: String,
     /// What proved the sender to it.
     login: Vec<String>,
     secure: bool,
 }
 
 impl Got {
-    fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.text.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
@@ -47,24 +47,24 @@ impl Got {
 
 /// How the server behaves.
 #[derive(Default)]
-struct Ways {
+pub(crate) struct Ways {
     /// To connections, one after the other; then 220.
-    greetings: Mutex<VecDeque<&'static str>>,
+    pub(crate) greetings: Mutex<VecDeque<&'static str>>,
     /// To a recipient, one after the other; then 250.
-    to: Mutex<BTreeMap<&'static str, VecDeque<&'static str>>>,
+    pub(crate) to: Mutex<BTreeMap<&'static str, VecDeque<&'static str>>>,
     /// To the mail itself, one after the other; then 250.
-    mails: Mutex<VecDeque<&'static str>>,
+    pub(crate) mails: Mutex<VecDeque<&'static str>>,
     /// What it offers besides, before and after TLS.
-    offers: Vec<&'static str>,
-    acceptor: Option<TlsAcceptor>,
+    pub(crate) offers: Vec<&'static str>,
+    pub(crate) acceptor: Option<TlsAcceptor>,
     /// TLS from the first byte on.
-    from_the_start: bool,
+    pub(crate) from_the_start: bool,
     /// What it says behind its answer to STARTTLS, still without TLS.
-    ahead: &'static str,
+    pub(crate) ahead: &'static str,
 }
 
-struct Postbox {
-    address: SocketAddr,
+pub(crate) struct Postbox {
+    pub(crate) address: SocketAddr,
     got: mpsc::Receiver<Got>,
     serving: JoinHandle<()>,
 }
@@ -80,7 +80,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 type Line = BufReader<Box<dyn Stream>>;
 
 impl Postbox {
-    async fn start(ways: Ways) -> Self {
+    pub(crate) async fn start(ways: Ways) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self::on(listener, ways)
     }
@@ -102,7 +102,7 @@ impl Postbox {
         }
     }
 
-    async fn next(&mut self) -> Got {
+    pub(crate) async fn next(&mut self) -> Got {
         within(self.got.recv()).await.unwrap()
     }
 }
@@ -203,7 +203,7 @@ async fn data(line: &mut Line) -> Option<String> {
 }
 
 /// A coordinator that mails two people through this server.
-async fn mailing(url: &str, more: &str) -> (Server, TempDir) {
+pub(crate) async fn mailing(url: &str, more: &str) -> (Server, TempDir) {
     let (state, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut settings = Server::settings(&state, Policy::default());
     settings.notify = Some(notify::read(&file(folder.path(), url, more)).unwrap());
@@ -237,7 +237,7 @@ rules:
     path
 }
 
-const PLAIN: &str = "    startTls: off";
+pub(crate) const PLAIN: &str = "    startTls: off";
 
 /// A server's certificate for localhost, and who vouches for it.
 fn certified(folder: &Path) -> (TlsAcceptor, String) {

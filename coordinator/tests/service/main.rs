@@ -23,6 +23,7 @@ mod kubectl;
 mod kubernetes;
 mod logs;
 mod mail;
+mod mail_by_jobs;
 mod metrics;
 mod nodes;
 mod notifications;

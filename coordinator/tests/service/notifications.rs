@@ -211,12 +211,23 @@ pub(crate) async fn until(server: &Server, wanted: impl Fn(&v1::Receiver) -> boo
 
 /// A job that has no restart left, and fails.
 pub(crate) async fn fails(server: &Server, agent: &FakeAgent, name: &str) {
+    fails_and_tells(server, agent, name, Vec::new()).await;
+}
+
+/// The same, of a job that says who is told of it.
+pub(crate) async fn fails_and_tells(
+    server: &Server,
+    agent: &FakeAgent,
+    name: &str,
+    notify: Vec<v1::Notify>,
+) {
     let once = v1::JobSpec {
         restart_policy: Some(v1::RestartPolicy {
             max_restarts: Some(0),
             window: None,
             max_same_failures: None,
         }),
+        notify,
         ..spec(1)
     };
     server.submit(name, once).await;
@@ -511,6 +522,13 @@ async fn receivers_are_for_operators() {
             .list_receivers(v1::ListReceiversRequest {}),
     )
     .await;
+    assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
+    let in_namespace = |namespace: &str| v1::ListOpenRequest {
+        namespace: namespace.into(),
+    };
+    let nothing = within(ann.notifications().list_open(in_namespace("team-a"))).await;
+    assert_eq!(nothing.unwrap().into_inner().open, []);
+    let refused = within(ann.notifications().list_open(in_namespace("team-b"))).await;
     assert_eq!(refused.unwrap_err().code(), Code::PermissionDenied);
     let server = Server::start().await;
     let request = v1::TestReceiverRequest {

@@ -63,7 +63,7 @@ fn submit(namespace: &str) -> v1::SubmitRequest {
 }
 
 /// The right that each method asks for. Written down apart from the table that it checks.
-const RIGHTS: [(&str, &str, &str); 30] = [
+const RIGHTS: [(&str, &str, &str); 31] = [
     ("AuditService/List", "list", "musteraudits"),
     ("EventService/List", "list", "musterjobs/events"),
     ("EventService/Watch", "watch", "musterjobs/events"),
@@ -89,6 +89,7 @@ const RIGHTS: [(&str, &str, &str); 30] = [
     ("NodeService/List", "list", "musternodes"),
     ("NodeService/Uncordon", "update", "musternodes/cordon"),
     ("NodeService/Watch", "watch", "musternodes"),
+    ("NotificationService/ListOpen", "create", "musterjobs"),
     (
         "NotificationService/ListReceivers",
         "list",

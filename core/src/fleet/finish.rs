@@ -64,6 +64,7 @@ impl Fleet {
         views.extend(steps_only.into_iter().map(Effect::JobChanged));
         for tombstone in deleted {
             let uid = tombstone.run.job.clone();
+            self.outgoing.forget(&uid);
             altered.push(Altered::JobDeleted(uid.clone()));
             publish.extend(tombstone.nodes.iter().cloned());
             altered.push(Altered::Tombstone(tombstone));
@@ -86,11 +87,7 @@ impl Fleet {
             }
             views.push(Effect::NodeChanged(name));
         }
-        let rules = &self.policy.notify;
-        for notice in news {
-            self.outgoing.add(rules, notice, scratch.now);
-        }
-        let outbox = self.outgoing.altered(rules, scratch.now);
+        let outbox = self.tell(news, &mut scratch.events, scratch.now);
         altered.extend(outbox.map(Altered::Outbox));
         let events = scratch.events.numbered(&mut self.last_event);
         altered.extend(events.into_iter().map(Altered::Event));

@@ -114,6 +114,9 @@ pub struct JobRecord {
     /// The last start, if it failed in a way that does not change by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_start: Option<FailedStart>,
+    /// All ranks of a generation of it have been started.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_launched: bool,
     /// A generation of it has run for so long that it did not fail at its start.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_run: bool,
@@ -385,6 +388,7 @@ impl JobRecord {
             same_failure: None,
             generations_in_vain: InVain::default(),
             failed_start: None,
+            has_launched: false,
             has_run: false,
             has_trained: false,
             doubtful_in_row: 0,

@@ -25,7 +25,7 @@ fn waits_since(job: &JobRecord) -> Option<Timestamp> {
 impl JobTurn<'_> {
     pub(crate) fn notice_long_wait(&mut self) {
         let rules = &self.policy.notify;
-        if !rules.wants(Kind::JobWaiting) {
+        if !rules.wants(Kind::JobWaiting, &self.job.spec.notify) {
             return;
         }
         let Some(since) = waits_since(self.job) else {

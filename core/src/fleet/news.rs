@@ -19,6 +19,10 @@ pub(crate) fn of_job(before: Option<&JobRecord>, after: &JobRecord, now: Timesta
         .filter(|incident| incident.charged == Charged::Node)
         .map(|incident| of_incident(incident, after, now))
         .collect();
+    if after.has_launched && before.is_none_or(|before| !before.has_launched) {
+        let message = format!("{} has started: {}", after.name, after.message);
+        news.push(Notice::of_job(Kind::JobStarted, now, &message, after));
+    }
     if let Some(stall) = stall(after).filter(|_| before.and_then(stall).is_none()) {
         news.push(of_stall(stall, after, now));
     }

@@ -114,6 +114,7 @@ impl Fleet {
         }
         record.awaited = self.awaited_by(&record)?;
         self.may_use_queue(&record)?;
+        self.may_ask_to_tell(&record)?;
         self.has_share(&name, validate_only, scratch.now)?;
         if validate_only {
             self.may_plan(record.owner.as_ref(), scratch.now)?;

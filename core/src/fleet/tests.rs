@@ -54,6 +54,7 @@ mod node_mix;
 mod node_objects;
 mod node_views;
 mod notify;
+mod notify_by_jobs;
 mod objects;
 mod phases;
 mod pod_gpus;

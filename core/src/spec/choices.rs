@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{SpecDocument, errors::Errors};
+
 /// Whether a generation can make a step without one of its members. DDP, FSDP and Megatron cannot;
 /// replicas that average now and then can. It decides whether one proven death makes the whole
 /// generation inert (ring-break).
@@ -240,6 +242,18 @@ impl OnSlowRank {
     pub fn is_default(&self) -> bool {
         *self == OnSlowRank::default()
     }
+}
+
+/// What the ranks can be asked for, and what is done about one that is found to be slow.
+pub(super) fn slow_ranks(document: &SpecDocument, errors: &mut Errors) -> (Inspect, OnSlowRank) {
+    let inspect = errors.one_of("spec.inspect", document.inspect.as_deref(), &Inspect::ALL);
+    let said = document.on_slow_rank.as_deref();
+    let on_slow_rank = errors.one_of("spec.onSlowRank", said, &OnSlowRank::ALL);
+    if on_slow_rank == OnSlowRank::Replace && inspect != Inspect::Collectives {
+        let why = "replace needs inspect: collectives, by which slow ranks are found";
+        errors.add("spec.onSlowRank", why);
+    }
+    (inspect, on_slow_rank)
 }
 
 /// Whether a rank waits beside each rank with its GPU open ([`crate::node::standby`]).

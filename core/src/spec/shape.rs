@@ -12,6 +12,7 @@ use super::{
         ENV_MAX, NODES_MAX, PRIORITY_MAX, PROCS_MAX, RESTARTS_MAX, RULES_MAX, SECONDS_MAX,
         SIGNALS_MAX, STEP_PATTERN_MAX,
     },
+    notify::{ADDRESS_MAX, Kind, NOTIFY_MAX, NOTIFY_TO_MAX},
     rules::{self, Of, Then},
     selection::{LEVELS_MAX, NODE_NAMES_MAX, SELECTORS_MAX},
     toleration::TOLERATIONS_MAX,
@@ -373,6 +374,11 @@ pub const SPEC_FIELDS: &[Field] = &[
         "The job is deleted so many seconds after its end, with its logs and with its object. Never if left out.",
     ),
     field(
+        "notify",
+        Shape::Ordered(&NOTIFY, NOTIFY_MAX),
+        "Who is told of the job: receivers that the operator has opened to jobs, and addresses of mail that it allows (muster notify list). Nobody but whom the operator names if left out.",
+    ),
+    field(
         "framework",
         Shape::Text(Text::OneOf(|| names(&Framework::ALL))),
         "How the processes find each other: torchrun's variables, TF_CONFIG, or those of JAXJob, XGBoostJob, PaddleJob or AITrainingJob (trainingjob). mpi: a launcher's mpirun starts them. plain: only MUSTER_... variables. torch if left out.",
@@ -506,6 +512,27 @@ const RULE: Shape = Shape::Object(&[
         "within",
         PERIOD,
         "The window in which the limit counts. The whole life of the job if left out.",
+    ),
+]);
+
+const NOTIFY: Shape = Shape::Object(&[
+    field(
+        "kinds",
+        Shape::List(
+            &Shape::Text(Text::OneOf(|| Kind::OF_JOBS.map(Kind::word).to_vec())),
+            Kind::OF_JOBS.len(),
+        ),
+        "What they are told of. jobFailed, jobSucceeded and jobStalled if left out.",
+    ),
+    field(
+        "receivers",
+        Shape::List(&LABEL, NOTIFY_TO_MAX),
+        "The names of receivers. This or mail must be given.",
+    ),
+    field(
+        "mail",
+        Shape::List(&Shape::Text(Text::Any(ADDRESS_MAX)), NOTIFY_TO_MAX),
+        "Plain addresses, as ann@example.org.",
     ),
 ]);
 

@@ -2,7 +2,7 @@
 //!
 //! `options` has the table of what `sbatch` and `srun` take, `asked` what a script asks for, `lexer` takes the
 //! script apart into commands, `values` knows its variables, `body` tells preparation from the command,
-//! `shows` what may be left out, and `command` makes from both what each rank runs. No script is run, and no
+//! `shows` what may be left out, `mail` says who is told, and `command` makes from both what each rank runs. No script is run, and no
 //! Slurm is asked.
 
 use self::{
@@ -28,6 +28,7 @@ mod command;
 mod count;
 mod job;
 mod lexer;
+mod mail;
 mod options;
 mod shows;
 mod values;
@@ -141,6 +142,7 @@ fn directives(text: &str, cluster: &Cluster<'_>, log: &mut Verdicts) -> Asked {
         };
         take_all(&words, place, &mut asked, cluster, log);
     }
+    asked.notify = asked.mail.notify(log);
     asked
 }
 

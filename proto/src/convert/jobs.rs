@@ -14,7 +14,7 @@ use muster_core::{
     period,
     run::{Endpoint, RunPhase},
     spec::{
-        API_VERSION, DEFAULT_NAMESPACE, JobDocument, JobSpec, KIND, Metadata, Progress,
+        API_VERSION, DEFAULT_NAMESPACE, JobDocument, JobSpec, KIND, Metadata, Notify, Progress,
         RestartPolicyDocument, Rule, SpecDocument,
     },
     time::Timestamp,
@@ -33,6 +33,7 @@ use crate::{
 };
 
 mod after;
+mod notify;
 mod plan;
 mod receipt;
 mod roles;
@@ -149,14 +150,13 @@ pub fn spec_document(spec: v1::JobSpec) -> SpecDocument {
         exclude_nodes: spec.exclude_nodes,
         required_topology: spec.required_topology,
         preferred_topology: spec.preferred_topology,
-        tolerations: { spec.tolerations.into_iter() }
-            .map(selection::toleration)
-            .collect(),
+        tolerations: selection::tolerations(spec.tolerations),
         rules: spec.rules.into_iter().map(rule_document).collect(),
         suspend: spec.suspend,
         active_deadline_seconds: spec.active_deadline_seconds,
         start_deadline_seconds: spec.start_deadline_seconds,
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
+        notify: notify::documents(spec.notify),
         framework: spec.framework,
         roles: spec.roles.into_iter().map(role_document).collect(),
         origin: spec.origin.map(origin),
@@ -209,14 +209,13 @@ pub fn spec_to_wire(spec: SpecDocument) -> v1::JobSpec {
         exclude_nodes: spec.exclude_nodes,
         required_topology: spec.required_topology,
         preferred_topology: spec.preferred_topology,
-        tolerations: { spec.tolerations.into_iter() }
-            .map(selection::toleration_to_wire)
-            .collect(),
+        tolerations: selection::tolerations_to_wire(spec.tolerations),
         rules: spec.rules.into_iter().map(rule_to_wire).collect(),
         suspend: spec.suspend,
         active_deadline_seconds: spec.active_deadline_seconds,
         start_deadline_seconds: spec.start_deadline_seconds,
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
+        notify: notify::to_wire(spec.notify),
         framework: spec.framework,
         roles: spec.roles.into_iter().map(role_to_wire).collect(),
         origin: spec.origin.map(origin_to_wire),
@@ -271,6 +270,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
         preferred_topology: spec.selection.preferred_topology.clone(),
         tolerations: spec.selection.tolerations.clone(),
         rules: spec.rules.iter().map(Rule::document).collect(),
+        notify: spec.notify.iter().map(Notify::document).collect(),
         framework: Some(spec.framework.name().into()),
         roles: spec
             .roles

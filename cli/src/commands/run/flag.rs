@@ -42,6 +42,7 @@ pub(super) fn flag_of(error: &FieldError) -> String {
         "spec.ttlSecondsAfterFinished" => "--ttl",
         "spec.startAfter" => "--start-after",
         "spec.queue" => "--queue",
+        path if path.starts_with("spec.notify") => "--notify",
         path if path.starts_with("spec.after") => "--after",
         path if path.starts_with("spec.rules") => "--rule",
         path if path.starts_with("spec.env") => "--env",

@@ -1,9 +1,10 @@
 //! The fields of a receiver of mail.
 
+use muster_core::spec::notify::address_error;
 use serde_json::Value;
 
 use super::{Fields, Wrong, secret};
-use crate::notify::mailbox::{Login, MailServer, Mailbox, RECIPIENTS_MAX, StartTls, address_error};
+use crate::notify::mailbox::{Login, MailServer, Mailbox, RECIPIENTS_MAX, StartTls};
 
 /// Reads and checks them. `None`: something is wrong, which is noted.
 pub(super) fn mailbox(fields: &mut Fields<'_>, wrong: &mut Wrong) -> Option<Mailbox> {

@@ -268,7 +268,7 @@ impl JobRecord {
     /// All ranks of the current generation have been started.
     pub(crate) fn note_launched(&mut self) {
         if let Some(generation) = &mut self.current {
-            generation.launched = true;
+            (generation.launched, self.has_launched) = (true, true);
         }
     }
 
@@ -316,6 +316,9 @@ impl JobRecord {
         if let Some(generation) = self.current.as_mut().filter(|g| g.started && launched) {
             generation.launched = true;
         }
+        let generations = self.current.iter().chain(&self.retiring);
+        let mut generations = generations.chain(&self.history);
+        self.has_launched |= generations.any(|generation| generation.launched);
         if self.why.is_none() && self.ending.is_none() {
             let forms = self.current.as_ref().is_some_and(|g| !g.started);
             self.why = match (self.reason, &self.current) {

@@ -24,6 +24,8 @@ pub enum Answered {
     NotNow(Option<Duration>),
     /// It does not take this message, and may take others.
     Refused,
+    /// It will never take this message, and nobody is to mend that: a job has named an address that there is not.
+    Hopeless,
 }
 
 impl Answered {
@@ -65,7 +67,7 @@ pub struct Dispatch {
     /// How often a message was not delivered, and when it is tried again itself.
     put_off: BTreeMap<u64, (u32, Timestamp)>,
     /// They may be in the outbox for a moment still.
-    delivered: BTreeSet<u64>,
+    done: BTreeSet<u64>,
 }
 
 impl Dispatch {
@@ -77,16 +79,21 @@ impl Dispatch {
     ) -> Next<'a> {
         let messages: Vec<&Message> = messages.collect();
         let waits: BTreeSet<u64> = messages.iter().map(|message| message.number).collect();
-        self.delivered.retain(|number| waits.contains(number));
+        self.done.retain(|number| waits.contains(number));
         self.put_off.retain(|number, _| waits.contains(number));
         let left = messages
             .into_iter()
-            .filter(|message| !self.delivered.contains(&message.number));
+            .filter(|message| !self.done.contains(&message.number));
         let at = |message: &Message| {
             let again = self.put_off.get(&message.number).map(|(_, at)| *at);
             message.due.max(again.unwrap_or_default())
         };
-        let Some(first) = left.min_by_key(|message| (at(message), message.number)) else {
+        // Of those that are due, the operator's come first.
+        let order = |message: &&Message| {
+            let at = at(message);
+            (at.max(now), message.of_jobs, at, message.number)
+        };
+        let Some(first) = left.min_by_key(order) else {
             return Next::Nothing;
         };
         match at(first).max(self.not_before) {
@@ -98,8 +105,8 @@ impl Dispatch {
     /// Notes what came of sending this message.
     pub fn answered(&mut self, number: u64, answered: Answered, now: Timestamp) {
         match answered {
-            Answered::Delivered => {
-                self.delivered.insert(number);
+            Answered::Delivered | Answered::Hopeless => {
+                self.done.insert(number);
                 (self.failures, self.not_before) = (0, now);
             }
             Answered::NotNow(asked) => {

@@ -1,14 +1,19 @@
 //! Puts the news of a turn into the outbox.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
     fleet::notify::{
-        kind::Kind,
+        addressee::Addressee,
         notice::Notice,
-        outbox::{Message, Outbox, Sent},
+        outbox::{Message, ONE_IN, Outbox, Sent},
         rules::Rules,
     },
+    id::JobUid,
+    spec::notify::{Kind, Notify},
     time::Timestamp,
 };
 
@@ -16,9 +21,11 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     outbox: Arc<Outbox>,
-    /// When the last message was due, by receiver and kind. It is not stored: after a start a receiver may get one
+    /// When the last message was due, by person and kind. It is not stored: after a start somebody may get one
     /// message earlier.
-    last_due: BTreeMap<(String, Kind), Timestamp>,
+    last_due: BTreeMap<(Addressee, Kind), Timestamp>,
+    /// Jobs that were told that what they ask for is closed. It is not stored: after a start they may be told again.
+    told_closed: BTreeSet<JobUid>,
     /// It differs from what is stored.
     changed: bool,
     /// Nobody has looked yet for what is too old or too much, or is for nobody any more.
@@ -27,10 +34,14 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn loaded(outbox: Outbox) -> Self {
-        let due = |message: &Message| ((message.receiver.clone(), message.kind), message.due);
+        let due = |message: &Message| {
+            let person = message.addressee().person();
+            ((person, message.kind), message.due)
+        };
         Self {
             last_due: outbox.messages.iter().map(due).collect(),
             outbox: outbox.into(),
+            told_closed: BTreeSet::new(),
             changed: false,
             fresh: true,
         }
@@ -44,7 +55,14 @@ impl Outgoing {
         self.changed |= Arc::make_mut(&mut self.outbox).sent(sent);
     }
 
-    pub(crate) fn add(&mut self, rules: &Rules, notice: Notice, now: Timestamp) {
+    /// Takes a notice for all who get it. `notify`: what its job asks for. Returns whom it asks for in vain.
+    pub(crate) fn add(
+        &mut self,
+        rules: &Rules,
+        notify: &[Notify],
+        notice: Notice,
+        now: Timestamp,
+    ) -> BTreeSet<String> {
         let notice = match rules.shows_errors {
             true => notice,
             false => Notice {
@@ -52,15 +70,29 @@ impl Outgoing {
                 ..notice
             },
         };
-        for receiver in rules.receivers_of(&notice) {
-            let key = (receiver.to_owned(), notice.kind);
+        let (asked, closed) = rules.asked(notify, &notice);
+        let by_rule = rules.receivers_of(&notice).into_iter();
+        for addressee in by_rule.map(Addressee::of_operator).chain(asked) {
+            let key = (addressee.person(), notice.kind);
             let mut last = self.last_due.get(&key).copied();
             let outbox = Arc::make_mut(&mut self.outbox);
-            self.changed |= outbox.add(receiver, &notice, rules.gathers, &mut last, now);
+            self.changed |= outbox.add(&addressee, &notice, rules.gathers, &mut last, now);
             if let Some(due) = last {
                 self.last_due.insert(key, due);
             }
         }
+        self.last_due.retain(|_, due| *due + ONE_IN > now);
+        closed
+    }
+
+    /// Whether a job is to be told that what it asks for is closed: once.
+    pub(crate) fn tells_closed(&mut self, uid: &JobUid) -> bool {
+        self.told_closed.insert(uid.clone())
+    }
+
+    /// Forgets a job that is gone.
+    pub(crate) fn forget(&mut self, uid: &JobUid) {
+        self.told_closed.remove(uid);
     }
 
     /// The outbox, if it must be stored.

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fleet::{job::JobRecord, notify::kind::Kind},
+    fleet::job::JobRecord,
     id::{Generation, JobName, JobUid, NodeName},
-    spec::JobSpec,
+    spec::{JobSpec, notify::Kind},
     time::Timestamp,
 };
 

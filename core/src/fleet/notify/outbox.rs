@@ -5,33 +5,30 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fleet::notify::{kind::Kind, notice::Notice, rules::Rules},
+    fleet::notify::{addressee::Addressee, notice::Notice},
+    spec::notify::Kind,
     time::Timestamp,
 };
 
-/// A receiver gets one message of a kind in this time. What comes meanwhile is counted in the next.
-const ONE_IN: Duration = Duration::from_secs(60);
-
-/// For so long it is tried to deliver a message. A person is back on the next morning.
-pub const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+/// An addressee gets one message of a kind in this time. What comes meanwhile is counted in the next.
+pub(super) const ONE_IN: Duration = Duration::from_secs(60);
 
 /// Notices that a message has in full. Those beyond are counted.
 pub const NOTICES_MAX: usize = 10;
 
-/// Messages that wait for one receiver. Seven kinds, each once a minute, are 420 in an hour.
-pub const RECEIVER_MAX: usize = 500;
-
-/// All messages together, in bytes: they are one record, and a commit that changes it writes it whole. Each receiver
-/// has an equal share.
-pub const BYTES_MAX: usize = 1 << 20;
-
-/// What one receiver is to be told, once.
+/// What somebody is to be told, once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Message {
     /// It grows with each message of a store.
     pub number: u64,
     pub receiver: String,
+    /// Jobs have asked for it, and not the operator.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_jobs: bool,
+    /// The address of mail that jobs have named, in place of the receiver's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
     pub kind: Kind,
     pub first: Timestamp,
     /// Until then it gathers notices, and is not sent.
@@ -54,6 +51,9 @@ pub struct Outbox {
     /// receiver was not told of.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dropped: BTreeMap<String, u64>,
+    /// The same of messages that jobs have asked for, of all time. Nobody is told of them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub dropped_of_jobs: BTreeMap<String, u64>,
 }
 
 /// What was delivered.
@@ -72,7 +72,21 @@ impl Message {
         format!("{:x}-{}", self.first.0, self.number)
     }
 
-    fn size(&self) -> usize {
+    pub(super) fn addressee(&self) -> Addressee {
+        Addressee {
+            receiver: self.receiver.clone(),
+            of_jobs: self.of_jobs,
+            to: self.to.clone(),
+        }
+    }
+
+    fn is_for(&self, addressee: &Addressee) -> bool {
+        self.receiver == addressee.receiver
+            && self.of_jobs == addressee.of_jobs
+            && self.to == addressee.to
+    }
+
+    pub(super) fn size(&self) -> usize {
         100 + self.notices.iter().map(Notice::size).sum::<usize>()
     }
 
@@ -91,24 +105,24 @@ impl Outbox {
         all.filter(move |message| message.receiver == receiver)
     }
 
-    /// Takes a notice for one receiver. Its message gathers others for so long. `last_due`: when the receiver's last message of this kind was due. False: it
-    /// has it already.
+    /// Takes a notice for one addressee. Its message gathers others for so long. `last_due`: when the addressee's last message
+    /// of this kind was due. False: it has it already.
     pub(crate) fn add(
         &mut self,
-        receiver: &str,
+        addressee: &Addressee,
         notice: &Notice,
         gathers_for: Duration,
         last_due: &mut Option<Timestamp>,
         now: Timestamp,
     ) -> bool {
-        let is_again = |message: &Message| message.notices.iter().any(|one| one.is_again(notice));
-        if self.of(receiver).any(is_again) {
+        let own = |one: &&mut Message| one.is_for(addressee);
+        let mut all = self.messages.iter().filter(|one| one.is_for(addressee));
+        if all.any(|message| message.notices.iter().any(|one| one.is_again(notice))) {
             return false;
         }
-        let gathers = |one: &&mut Message| {
-            one.receiver == receiver && one.kind == notice.kind && now < one.due
-        };
-        if let Some(message) = self.messages.iter_mut().rev().find(gathers) {
+        let gathers = |one: &&mut Message| one.kind == notice.kind && now < one.due;
+        let mut messages = self.messages.iter_mut().rev().filter(own);
+        if let Some(message) = messages.find(gathers) {
             message.gather(notice.clone());
             return true;
         }
@@ -118,7 +132,9 @@ impl Outbox {
         self.last += 1;
         self.messages.push(Message {
             number: self.last,
-            receiver: receiver.to_owned(),
+            receiver: addressee.receiver.clone(),
+            of_jobs: addressee.of_jobs,
+            to: addressee.to.clone(),
             kind: notice.kind,
             first: now,
             due,
@@ -154,42 +170,5 @@ impl Outbox {
             });
         }
         true
-    }
-
-    /// Drops what is too old or too much, the oldest first, and what is for nobody any more.
-    pub(crate) fn drop_surplus(&mut self, rules: &Rules, now: Timestamp) -> bool {
-        let before = self.messages.len();
-        self.messages
-            .retain(|message| rules.receivers.contains(&message.receiver));
-        self.dropped
-            .retain(|receiver, _| rules.receivers.contains(receiver));
-        let share = BYTES_MAX / rules.receivers.len().max(1);
-        for receiver in &rules.receivers {
-            let size = |message: &Message| (1, message.size());
-            let plus = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
-            let (mut count, mut bytes) = self.of(receiver).map(size).fold((0, 0), plus);
-            while let Some(at) = self
-                .messages
-                .iter()
-                .position(|one| one.receiver == *receiver)
-            {
-                let oldest = &self.messages[at];
-                let is_too_old = oldest.first + KEPT_FOR < now;
-                if !is_too_old && count <= RECEIVER_MAX && bytes <= share {
-                    break;
-                }
-                (count, bytes) = (count - 1, bytes - oldest.size());
-                let lost = self.messages.remove(at).count;
-                *self.dropped.entry(receiver.clone()).or_default() += u64::from(lost);
-            }
-        }
-        self.messages.len() != before
-    }
-
-    /// When the next message is too old.
-    pub(crate) fn next_too_old(&self) -> Option<Timestamp> {
-        let oldest = self.messages.iter().map(|message| message.first).min()?;
-        // One microsecond later it is.
-        Some(oldest + KEPT_FOR + Duration::from_micros(1))
     }
 }

@@ -4,8 +4,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    fleet::notify::{kind::Kind, notice::Notice},
+    fleet::notify::{addressee::Addressee, notice::Notice, open::Open},
     period,
+    spec::notify::{Kind, Notify},
 };
 
 /// Each receiver has a task and a share of the outbox. A site has a chat, a pager and some teams.
@@ -22,6 +23,8 @@ pub struct Rules {
     pub gathers: Duration,
     /// Whether messages show the error that a rank has printed.
     pub shows_errors: bool,
+    /// What jobs may ask for.
+    pub open: Open,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +45,7 @@ impl Default for Rules {
             // A bad change breaks many jobs within seconds, and nobody minds ten.
             gathers: Duration::from_secs(10),
             shows_errors: true,
+            open: Open::default(),
         }
     }
 }
@@ -61,9 +65,50 @@ impl Rules {
             .collect()
     }
 
-    /// Whether somebody wants to know of this.
-    pub fn wants(&self, kind: Kind) -> bool {
-        self.rules.iter().any(|rule| rule.on.contains(&kind))
+    /// Who gets this notice because its job asks for it, and whom it asks for in vain: the operator has closed what was open
+    /// when the job was accepted. Who gets it by a rule does not get it again.
+    pub(super) fn asked(
+        &self,
+        notify: &[Notify],
+        notice: &Notice,
+    ) -> (BTreeSet<Addressee>, BTreeSet<String>) {
+        let (by_rule, mail) = (self.receivers_of(notice), self.open.mail.as_ref());
+        let (mut asked, mut closed) = (BTreeSet::new(), BTreeSet::new());
+        for entry in notify
+            .iter()
+            .filter(|entry| entry.kinds.contains(&notice.kind))
+        {
+            for name in entry.receivers.iter().map(String::as_str) {
+                match self.open.receivers.contains(name) {
+                    true if by_rule.contains(name) => {}
+                    true => drop(asked.insert(Addressee::of_jobs(name))),
+                    false => drop(closed.insert(name.to_owned())),
+                }
+            }
+            for to in &entry.mail {
+                match mail.filter(|mail| mail.allows(to)) {
+                    Some(mail) => drop(asked.insert(Addressee::by_mail(&mail.by, to))),
+                    None => drop(closed.insert(to.clone())),
+                }
+            }
+        }
+        (asked, closed)
+    }
+
+    /// The first thing that a job may not ask for: its field, and why not.
+    pub fn refuses(&self, notify: &[Notify]) -> Option<(String, String)> {
+        if self.receivers.is_empty() && !notify.is_empty() {
+            let why = "this coordinator tells nobody of anything: it was started without --notify";
+            return Some(("spec.notify".to_owned(), why.to_owned()));
+        }
+        self.open.refuses(notify)
+    }
+
+    /// Whether somebody wants to know of this, of a job that asks for this.
+    pub fn wants(&self, kind: Kind, notify: &[Notify]) -> bool {
+        let mut rules = self.rules.iter().map(|rule| &rule.on);
+        let mut asked = notify.iter().map(|entry| &entry.kinds);
+        rules.any(|on| on.contains(&kind)) || asked.any(|on| on.contains(&kind))
     }
 
     /// The limit of a wait, for people.

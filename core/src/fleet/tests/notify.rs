@@ -6,17 +6,17 @@ use super::*;
 use crate::{
     exit::Exit,
     fleet::notify::{
-        Answered, BYTES_MAX, Dispatch, KEPT_FOR, Kind, Message, NOTICES_MAX, Next, Notice, Outbox,
-        RECEIVER_MAX, Rule, Rules, Sent,
+        Addressee, Answered, BYTES_MAX, Dispatch, KEPT_FOR, Kind, Message, NOTICES_MAX, Next,
+        Notice, Outbox, RECEIVER_MAX, Rule, Rules, Sent,
     },
     spec::RestartPolicyDocument,
 };
 
-fn names(names: &[&str]) -> BTreeSet<String> {
+pub(super) fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| name.to_string()).collect()
 }
 
-fn rules(on: &[Kind]) -> Rules {
+pub(super) fn rules(on: &[Kind]) -> Rules {
     Rules {
         receivers: names(&["chat"]),
         rules: vec![Rule {
@@ -37,7 +37,7 @@ impl Bench {
     }
 
     /// The coordinator dies and starts again, with the same rules.
-    fn starts_again(&mut self) {
+    pub(super) fn starts_again(&mut self) {
         let rules = self.fleet.policy.notify.clone();
         self.restart_coordinator();
         self.fleet.policy.notify = rules;
@@ -45,19 +45,19 @@ impl Bench {
         nodes.iter().for_each(|node| self.connect(node.as_str()));
     }
 
-    fn waiting(&self) -> Vec<Message> {
+    pub(super) fn waiting(&self) -> Vec<Message> {
         assert_eq!(**self.fleet.outbox(), *self.stored_outbox, "it is stored");
         self.stored_outbox.messages.clone()
     }
 
-    fn notices(&self) -> Vec<Notice> {
+    pub(super) fn notices(&self) -> Vec<Notice> {
         let messages = self.waiting().into_iter();
         messages.flat_map(|message| message.notices).collect()
     }
 }
 
 /// A job of one node that has no restart left and fails.
-fn fails(bench: &mut Bench, name: &str, error: &str) {
+pub(super) fn fails(bench: &mut Bench, name: &str, error: &str) {
     let spec = SpecDocument {
         restart_policy: Some(RestartPolicyDocument {
             max_restarts: Some(0),
@@ -291,9 +291,9 @@ impl Post {
 
     fn add(&mut self, number: u64) {
         let notice = notice(self.now, number);
-        let is_new = self
-            .outbox
-            .add("chat", &notice, 10 * SECOND, &mut self.last_due, self.now);
+        let chat = Addressee::of_operator("chat");
+        let (outbox, due) = (&mut self.outbox, &mut self.last_due);
+        let is_new = outbox.add(&chat, &notice, 10 * SECOND, due, self.now);
         assert!(is_new);
         self.outbox.drop_surplus(&rules(&[]), self.now);
     }
@@ -417,7 +417,7 @@ fn what_waits_is_bounded_in_number_bytes_and_time_and_the_dropped_are_counted() 
     post.pass(301, |_| Answered::Delivered);
     assert!(post.outbox.dropped.is_empty(), "the receiver was told");
 
-    let mut post = Post::new();
+    let (mut post, chat) = (Post::new(), Addressee::of_operator("chat"));
     for number in 0..1_000 {
         let long = Notice {
             error: Some("x".repeat(2_000)),
@@ -429,7 +429,7 @@ fn what_waits_is_bounded_in_number_bytes_and_time_and_the_dropped_are_counted() 
                 ..long.clone()
             };
             post.outbox
-                .add("chat", &one, 10 * SECOND, &mut post.last_due, post.now);
+                .add(&chat, &one, 10 * SECOND, &mut post.last_due, post.now);
         });
         post.outbox.drop_surplus(&rules(&[]), post.now);
         post.now = post.now + 61 * SECOND;

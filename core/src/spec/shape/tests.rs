@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::spec::{
-    AfterDocument, EnvVar, JobDocument, Metadata, Origin, RestartPolicyDocument, RoleDocument,
-    RuleDocument, SpecDocument, Toleration, ValueFrom, selection,
+    AfterDocument, EnvVar, JobDocument, Metadata, NotifyDocument, Origin, RestartPolicyDocument,
+    RoleDocument, RuleDocument, SpecDocument, Toleration, ValueFrom, selection,
 };
 
 fn variable() -> EnvVar {
@@ -83,6 +83,11 @@ fn full() -> JobDocument {
             active_deadline_seconds: Some(1),
             start_deadline_seconds: Some(1),
             ttl_seconds_after_finished: Some(1),
+            notify: vec![NotifyDocument {
+                kinds: vec!["x".into()],
+                receivers: vec!["x".into()],
+                mail: vec!["x".into()],
+            }],
             framework: text(),
             roles: vec![RoleDocument {
                 name: "x".into(),

@@ -1,8 +1,11 @@
 //! What the options of a script ask for: numbers of nodes, tasks and GPUs, limits, nodes by name.
 
-use muster_core::spec::SECONDS_MAX;
+use muster_core::spec::{NotifyDocument, SECONDS_MAX};
 
-use super::options::{Entry, Use};
+use super::{
+    mail::Mail,
+    options::{Entry, Use},
+};
 use crate::{grace::GRACE_MAX, names, options::Cluster, tree::Field, verdict::Verdicts};
 
 /// A value with its option.
@@ -31,6 +34,9 @@ pub(super) struct Asked {
     pub(super) suspend: bool,
     pub(super) no_requeue: Option<Field<'static>>,
     pub(super) partition: Option<String>,
+    pub(super) mail: Mail,
+    /// What has become of it.
+    pub(super) notify: Vec<NotifyDocument>,
 }
 
 const WHOLE: &str = "must be a whole number from 1 on";
@@ -79,6 +85,7 @@ impl Asked {
                 log.taken(at, "spec.image");
             }
             "export" => self.export(text, at, log),
+            "mail-type" | "mail-user" => self.mail.take(entry.0, text, at),
             "constraint" => self.constraint(text, at, cluster, log),
             "nodelist" => {
                 self.node_list = hosts(text, at, log);

@@ -69,7 +69,15 @@ pub(super) struct Body {
 }
 
 /// Options of a step that could only be about its job.
-const OF_JOB: [&str; 5] = ["constraint", "hold", "no-requeue", "qos", "signal"];
+const OF_JOB: [&str; 7] = [
+    "constraint",
+    "hold",
+    "mail-type",
+    "mail-user",
+    "no-requeue",
+    "qos",
+    "signal",
+];
 
 /// Commands that change the shell, which a rank can run for itself.
 const PREPARES: [&str; 12] = [

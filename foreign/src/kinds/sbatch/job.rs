@@ -142,6 +142,7 @@ impl Job<'_> {
                 node_selector: asked.selector.iter().cloned().collect(),
                 node_list: names(&asked.node_list),
                 exclude_nodes: names(&asked.exclude),
+                notify: asked.notify.clone(),
                 ..SpecDocument::default()
             },
         }

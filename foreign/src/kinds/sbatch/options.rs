@@ -35,7 +35,6 @@ const BINDS: Use = Note("has no effect: Muster binds ranks to the CPUs near thei
 const ORDER: Use = Warn("has no effect: name a number with spec.priority in a MusterJob");
 const ACCOUNTS: Use = Note("has no effect: Muster counts by owner and namespace (muster history)");
 const QUIET: Use = Note("has no effect: it is about what sbatch and srun print");
-const MAIL: Use = Warn("has no effect: the coordinator has notifications (muster notify)");
 const IMAGE: Use = Refuse(
     "is not read: of a container only --container-image is; the nodes' agents say what it mounts (docs/images.md)",
 );
@@ -194,8 +193,8 @@ pub(super) const OPTIONS: &[Entry] = &[
         Value,
         Warn("has no effect: Muster counts no licences"),
     ),
-    ("mail-type", None, Value, MAIL),
-    ("mail-user", None, Value, MAIL),
+    ("mail-type", None, Value, Read),
+    ("mail-user", None, Value, Read),
     ("mcs-label", None, Value, ACCOUNTS),
     ("mem", None, Value, MEMORY),
     ("mem-bind", None, Value, BINDS),

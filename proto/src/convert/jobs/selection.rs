@@ -41,7 +41,15 @@ pub(super) fn affinity_to_wire(affinity: NodeAffinity) -> v1::NodeAffinity {
     }
 }
 
-pub(super) fn toleration(one: v1::Toleration) -> Toleration {
+pub(super) fn tolerations(all: Vec<v1::Toleration>) -> Vec<Toleration> {
+    all.into_iter().map(toleration).collect()
+}
+
+pub(super) fn tolerations_to_wire(all: Vec<Toleration>) -> Vec<v1::Toleration> {
+    all.into_iter().map(toleration_to_wire).collect()
+}
+
+fn toleration(one: v1::Toleration) -> Toleration {
     Toleration {
         key: one.key,
         operator: one.operator,
@@ -50,7 +58,7 @@ pub(super) fn toleration(one: v1::Toleration) -> Toleration {
     }
 }
 
-pub(super) fn toleration_to_wire(one: Toleration) -> v1::Toleration {
+fn toleration_to_wire(one: Toleration) -> v1::Toleration {
     v1::Toleration {
         key: one.key,
         operator: one.operator,

@@ -98,6 +98,11 @@ fn spec_documents() -> impl Strategy<Value = SpecDocument> {
             })
             .collect(),
         start_after: t.6.clone(),
+        notify: t
+            .6
+            .iter()
+            .map(|text| notify::tests::document(text))
+            .collect(),
         rules: lists_of_rules(&policy, t.6, n.5),
         suspend: n.5.map(|n| n > 0),
         active_deadline_seconds: n.0,
@@ -371,6 +376,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                 start_deadline_seconds: rest.4.then_some(rest.1 + 1),
                 ttl_seconds_after_finished: rest.4.then_some(u64::from(rest.0)),
             },
+            notify: rest.4.then(notify::tests::checked).into_iter().collect(),
             framework: Framework::Torch,
             roles: Vec::new(),
             origin: rest.4.then(|| origin_of("ElasticJob")),

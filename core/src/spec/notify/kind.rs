@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     JobFailed,
     JobSucceeded,
+    /// All its ranks run for the first time.
+    JobStarted,
     /// Nothing of its generation moves any more.
     JobStalled,
     /// It has waited for nodes longer than the operator's limit.
@@ -26,9 +28,10 @@ pub enum Kind {
 
 impl Kind {
     /// Those that a rule can name.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::JobFailed,
         Kind::JobSucceeded,
+        Kind::JobStarted,
         Kind::JobStalled,
         Kind::JobWaiting,
         Kind::RestartBudgetHalfSpent,
@@ -36,11 +39,23 @@ impl Kind {
         Kind::NodeCordoned,
     ];
 
-    /// The word in the operator's file and in messages.
+    /// Those that a job can ask for: all that have a job. A failure that was charged to a node has cost a job something.
+    pub const OF_JOBS: [Kind; 7] = [
+        Kind::JobFailed,
+        Kind::JobSucceeded,
+        Kind::JobStarted,
+        Kind::JobStalled,
+        Kind::JobWaiting,
+        Kind::RestartBudgetHalfSpent,
+        Kind::NodeFailed,
+    ];
+
+    /// The word in files and in messages.
     pub fn word(self) -> &'static str {
         match self {
             Kind::JobFailed => "jobFailed",
             Kind::JobSucceeded => "jobSucceeded",
+            Kind::JobStarted => "jobStarted",
             Kind::JobStalled => "jobStalled",
             Kind::JobWaiting => "jobWaiting",
             Kind::RestartBudgetHalfSpent => "restartBudgetHalfSpent",
@@ -60,6 +75,7 @@ impl Kind {
         match self {
             Kind::JobFailed => "jobs have failed",
             Kind::JobSucceeded => "jobs have succeeded",
+            Kind::JobStarted => "jobs have started",
             Kind::JobStalled => "jobs stand still",
             Kind::JobWaiting => "jobs wait too long",
             Kind::RestartBudgetHalfSpent => "jobs have spent half of their restarts",
@@ -72,6 +88,6 @@ impl Kind {
 
     /// Whether it may need a person.
     pub fn is_warning(self) -> bool {
-        !matches!(self, Kind::JobSucceeded | Kind::Test)
+        !matches!(self, Kind::JobSucceeded | Kind::JobStarted | Kind::Test)
     }
 }

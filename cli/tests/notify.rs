@@ -30,6 +30,7 @@ fn receivers() -> ListReceiversResponse {
         form: "alertmanager".into(),
         delivered: 4,
         open_to_jobs: vec!["pager".into(), "*@example.org".into()],
+        last_error_of_jobs: "HTTP 429".into(),
         ..Receiver::default()
     };
     ListReceiversResponse {
@@ -77,9 +78,12 @@ fn receivers_are_listed_with_what_waits_and_why() {
             "by name, *@example.org"
         ]
     );
+    // What jobs have asked for does not make the receiver fail.
+    assert!(cells(2).ends_with(&["for jobs: HTTP 429"]), "{out}");
     let (_, out, _) = run(&["notify", "list", "-o", "json"]);
     let list: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(list["items"][0]["lastError"], "HTTP 500: no");
+    assert_eq!(list["items"][1]["lastErrorOfJobs"], "HTTP 429");
     assert_eq!(list["items"][1]["oldest"], serde_json::Value::Null);
     let (code, _, told) = run(&["notify", "list"]);
     assert!(

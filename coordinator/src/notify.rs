@@ -1,7 +1,7 @@
 //! Telling people: where the receivers are, and sending them what waits in the outbox.
 //!
-//! What is told to whom, and when it is tried again, is decided in `core::fleet::notify`. One task for each receiver
-//! sends one message at a time, and says to the engine what was delivered. Only the coordinator that decides sends. A
+//! What is told to whom, and when it is tried again, is decided in `core::fleet::notify`. A task for each receiver, and
+//! one more if jobs may name it, sends one message at a time, and says to the engine what was delivered. Only the coordinator that decides sends. A
 //! receiver that is dead, slow or hostile holds up nobody: a request has a time and its answer a size, no redirect is
 //! followed, and the outbox has bounds.
 //!
@@ -17,7 +17,7 @@
 //! | `http` | one request |
 //! | `smtp` | one mail |
 //! | `desk` | the receivers, their figures, and trying one out |
-//! | `send` | the task of one receiver |
+//! | `send` | a task of one receiver |
 
 mod body;
 mod desk;

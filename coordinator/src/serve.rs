@@ -253,12 +253,14 @@ impl Coordinator {
         }
         if let Some(desk) = &desk {
             for receiver in desk.receivers() {
-                let name = receiver.name.clone();
-                let sends = notify::send(desk.clone(), name, handle.clone());
-                let shutdown = shutdown.clone();
-                tasks.spawn(Ordinary, "notifications", async move {
-                    shutdown.run_until_cancelled(sends).await;
-                });
+                for of_jobs in desk.senders(receiver) {
+                    let name = receiver.name.clone();
+                    let sends = notify::send(desk.clone(), name, of_jobs, handle.clone());
+                    let shutdown = shutdown.clone();
+                    tasks.spawn(Ordinary, "notifications", async move {
+                        shutdown.run_until_cancelled(sends).await;
+                    });
+                }
             }
         }
         let metrics = metrics.map(|port| {

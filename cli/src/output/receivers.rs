@@ -22,10 +22,15 @@ pub(crate) struct Document {
     last_error_at: Option<String>,
     open_to_jobs: Vec<String>,
     dropped_of_jobs: u64,
+    last_error_of_jobs: Option<String>,
 }
 
 fn moment(us: u64) -> Option<String> {
     (us > 0).then(|| words::utc(us))
+}
+
+fn said(error: String) -> Option<String> {
+    (!error.is_empty()).then_some(error)
 }
 
 impl From<Receiver> for Document {
@@ -34,7 +39,7 @@ impl From<Receiver> for Document {
             oldest: moment(receiver.oldest_unix_us),
             last_delivered: moment(receiver.last_delivered_unix_us),
             last_error_at: moment(receiver.last_error_unix_us),
-            last_error: (!receiver.last_error.is_empty()).then_some(receiver.last_error),
+            last_error: said(receiver.last_error),
             name: receiver.name,
             form: receiver.form,
             address: receiver.address,
@@ -45,6 +50,7 @@ impl From<Receiver> for Document {
             failed: receiver.failed,
             open_to_jobs: receiver.open_to_jobs,
             dropped_of_jobs: receiver.dropped_of_jobs,
+            last_error_of_jobs: said(receiver.last_error_of_jobs),
         }
     }
 }
@@ -107,7 +113,12 @@ impl Listed for Receiver {
             row.push(self.dropped.to_string());
             row.push(self.address.clone());
             row.push(self.kinds.join(","));
-            row.push(self.last_error.clone());
+            row.push(match self.last_error_of_jobs.as_str() {
+                error if self.last_error.is_empty() && !error.is_empty() => {
+                    format!("for jobs: {error}")
+                }
+                _ => self.last_error.clone(),
+            });
         }
         row
     }

@@ -90,8 +90,8 @@ impl v1::notification_service_server::NotificationService for Notifications {
 }
 
 fn shown(desk: &Desk, receiver: &Receiver, outbox: &Outbox) -> v1::Receiver {
-    let figures = desk.figures(&receiver.name);
-    let waiting = outbox.of(&receiver.name);
+    let [figures, of_jobs] = [false, true].map(|of_jobs| desk.figures(&receiver.name, of_jobs));
+    let waiting = outbox.of(&receiver.name, false);
     let oldest = waiting.clone().map(|message| message.first.0).min();
     let (failed_at, error) = figures
         .failing
@@ -109,12 +109,13 @@ fn shown(desk: &Desk, receiver: &Receiver, outbox: &Outbox) -> v1::Receiver {
             .get(&receiver.name)
             .copied()
             .unwrap_or_default(),
-        delivered: figures.delivered,
-        failed: figures.failed,
+        delivered: figures.delivered + of_jobs.delivered,
+        failed: figures.failed + of_jobs.failed,
         last_delivered_unix_us: figures.last_delivered.unwrap_or_default().0,
         last_error: error,
         last_error_unix_us: failed_at,
         open_to_jobs: desk.rules().open.of(&receiver.name),
+        last_error_of_jobs: of_jobs.failing.map(|(_, why)| why).unwrap_or_default(),
         dropped_of_jobs: { outbox.dropped_of_jobs.get(&receiver.name) }
             .copied()
             .unwrap_or_default(),

@@ -131,9 +131,9 @@ catalogue! {
     IncidentPhase: Histogram "muster_incident_phase_seconds" ["phase", "kind"]
         "The phases of incidents that were over since this coordinator started, as in muster explain, and their total. kind: start, worker, node or planned.";
     NotificationsWaiting: Gauge "muster_notifications_waiting" ["receiver"]
-        "Messages that wait to be sent to a receiver of --notify.";
+        "Messages that wait to be sent to a receiver of --notify, but for those that jobs have asked for.";
     NotificationsOldest: Gauge "muster_notifications_oldest_seconds" ["receiver"]
-        "For how long the oldest of muster_notifications_waiting has waited, but for those that jobs have asked for. 0: none waits. Some seconds are usual, because messages gather.";
+        "For how long the oldest of muster_notifications_waiting has waited. 0: none waits. Some seconds are usual, because messages gather.";
     NotificationsDropped: Gauge "muster_notifications_dropped" ["receiver"]
         "Notices that were dropped because the receiver could not be reached for a day or too many waited, and that it was not told of yet.";
     NotificationsOfJobsDropped: Gauge "muster_notifications_of_jobs_dropped" ["receiver"]

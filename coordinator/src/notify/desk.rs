@@ -28,7 +28,8 @@ const TIMESTAMP: &str = "muster-timestamp";
 /// HMAC-SHA256 of `TIMESTAMP.BODY`, in hexadecimal digits.
 const SIGNATURE: &str = "muster-signature";
 
-/// What has come of the attempts to reach one receiver since this coordinator started.
+/// What has come of the attempts to reach one receiver, with the operator's messages or with those that jobs have asked for, since
+/// this coordinator started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) delivered: u64,
@@ -58,7 +59,8 @@ const REACHED_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(crate) struct Desk {
     notify: Notify,
-    figures: Mutex<BTreeMap<String, Figures>>,
+    /// By receiver, and whether jobs have asked for it.
+    figures: Mutex<BTreeMap<(String, bool), Figures>>,
     reached: Mutex<Reached>,
 }
 
@@ -79,13 +81,22 @@ impl Desk {
         self.notify.receivers.values()
     }
 
+    /// The tasks that send to this receiver, by whether jobs have asked for what they send.
+    pub(crate) fn senders(&self, receiver: &Receiver) -> Vec<bool> {
+        match self.rules().open.of(&receiver.name).is_empty() {
+            true => vec![false],
+            false => vec![false, true],
+        }
+    }
+
     pub(crate) fn receiver(&self, name: &str) -> Option<&Receiver> {
         self.notify.receivers.get(name)
     }
 
-    pub(crate) fn figures(&self, receiver: &str) -> Figures {
+    pub(crate) fn figures(&self, receiver: &str, of_jobs: bool) -> Figures {
         let figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        figures.get(receiver).cloned().unwrap_or_default()
+        let own = figures.get(&(receiver.to_owned(), of_jobs));
+        own.cloned().unwrap_or_default()
     }
 
     /// Sends a message that says that it is a test.
@@ -136,7 +147,8 @@ impl Desk {
             }
         };
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = figures.entry(receiver.name.clone()).or_default();
+        let key = (receiver.name.clone(), message.of_jobs);
+        let own = figures.entry(key).or_default();
         if tried.answered == Answered::Delivered {
             own.delivered += 1;
             (own.last_delivered, own.failing) = (Some(now), None);

@@ -1,4 +1,5 @@
-//! The task of one receiver: sends what is due, one message at a time, and tells the engine what was delivered.
+//! A task of one receiver: sends what is due, one message at a time, and tells the engine what was delivered. What jobs have
+//! asked for has a task of its own, so that what a server says of a job's message, and how slowly, holds up none of the operator's.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,17 +26,18 @@ enum Step {
     WaitForNews,
 }
 
-/// Sends to this receiver until the engine ends. It is dropped at the shutdown, also while it waits for an answer.
-pub(crate) async fn send(desk: Arc<Desk>, name: String, handle: Handle) {
+/// Sends to this receiver what jobs have asked for, or what the operator has, until the engine ends. It is dropped at the shutdown,
+/// also while it waits for an answer.
+pub(crate) async fn send(desk: Arc<Desk>, name: String, of_jobs: bool, handle: Handle) {
     let Some(receiver) = desk.receiver(&name) else {
         return;
     };
     let (mut outbox, mut dispatch) = (handle.outbox(), Dispatch::default());
     loop {
-        match next(&mut outbox, &mut dispatch, &name, handle.now()) {
+        match next(&mut outbox, &mut dispatch, (&name, of_jobs), handle.now()) {
             Step::Send(..) if !handle.still_leads() => tokio::time::sleep(UNSURE).await,
             Step::Send(message, dropped) => {
-                let before = desk.figures(&name);
+                let before = desk.figures(&name, of_jobs);
                 let tried = desk
                     .attempt(receiver, &message, dropped, handle.now())
                     .await;
@@ -72,15 +74,15 @@ pub(crate) async fn send(desk: Arc<Desk>, name: String, handle: Handle) {
 fn next(
     outbox: &mut watch::Receiver<Arc<Outbox>>,
     dispatch: &mut Dispatch,
-    name: &str,
+    (name, of_jobs): (&str, bool),
     now: Timestamp,
 ) -> Step {
     // The engine waits while somebody looks at the board, so look, and let go.
     let outbox = outbox.borrow_and_update().clone();
-    match dispatch.next(outbox.of(name), now) {
+    match dispatch.next(outbox.of(name, of_jobs), now) {
         Next::Send(message) => {
             // What jobs have asked for tells nobody of what the operator was not told.
-            let dropped = outbox.dropped.get(name).filter(|_| !message.of_jobs);
+            let dropped = outbox.dropped.get(name).filter(|_| !of_jobs);
             let dropped = dropped.copied().unwrap_or_default();
             Step::Send(Box::new(message.clone()), dropped)
         }
@@ -103,13 +105,18 @@ fn tell(name: &str, message: &Message, before: &Figures, tried: &Tried) {
         (Some(_), Answered::Refused) => return,
         _ => {}
     }
+    let of_jobs = message.of_jobs;
     match (&before.failing, tried.answered) {
         (None, Answered::Delivered) => {}
         (Some(_), Answered::Delivered) => {
-            info!(receiver = name, "notifications are delivered again")
+            info!(
+                receiver = name,
+                of_jobs, "notifications are delivered again"
+            )
         }
         (None, _) => warn!(
             receiver = name,
+            of_jobs,
             "a notification was not delivered, and is tried again: {} (muster notify list)",
             tried.said
         ),

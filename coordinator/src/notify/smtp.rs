@@ -135,7 +135,7 @@ impl Sent {
     }
 
     /// The same of a mail to the one address that a job has named. Whatever the server says of it is no reason to wait with other
-    /// mail, and an address that there is not is given up: nobody is to mend it.
+    /// mail, and an address that there is not is given up.
     pub(super) fn answered_of_job(&self) -> Answered {
         let reply = self.refused.values().next();
         reply.map_or(Answered::Delivered, |reply| {

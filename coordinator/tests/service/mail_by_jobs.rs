@@ -2,18 +2,18 @@
 
 use std::sync::Mutex;
 
-use muster_core::fleet::Policy;
+use muster_core::{exit::Exit, fleet::Policy};
 use muster_proto::v1;
 use serde_json::json;
 use tempfile::TempDir;
 use tonic::Code;
 
 use crate::{
-    agent::FakeAgent,
+    agent::{FakeAgent, Order},
     cluster::Cluster,
     kubectl::{Kubectl, condition, job_of_two},
     mail::{PLAIN, Postbox, Ways, mailing},
-    notifications::{fails_and_tells, until},
+    notifications::{fails_and_tells, runs_once, until},
     server::{Server, reference, spec, within},
 };
 
@@ -55,8 +55,11 @@ async fn a_job_mails_to_the_address_that_it_names() {
     }
     subjects.sort_unstable();
     assert_eq!(subjects, [(false, false), (true, false), (true, true)]);
-    let list = until(&server, |receiver| receiver.waiting == 0).await;
-    assert_eq!((list.delivered, list.failed), (3, 0));
+    let list = until(&server, |receiver| {
+        (receiver.delivered, receiver.waiting) == (3, 0)
+    })
+    .await;
+    assert_eq!(list.failed, 0);
     assert_eq!(list.open_to_jobs, ["*@users.example"]);
     let open = v1::ListOpenRequest::default();
     let open = within(server.clients.notifications().list_open(open)).await;
@@ -95,11 +98,12 @@ async fn what_a_server_says_of_such_an_address_is_no_fault_of_the_receiver() {
     let gone = tells(&["jobFailed"], "gone@users.example");
     fails_and_tells(&server, &agent, "first", gone).await;
     assert_eq!(postbox.next().await.to, ops);
-    let list = until(&server, |receiver| receiver.waiting == 0).await;
-    assert_eq!(
-        (list.delivered, list.failed, list.last_error.as_str()),
-        (1, 1, "")
-    );
+    let list = until(&server, |receiver| {
+        (receiver.delivered, receiver.failed) == (1, 1)
+    })
+    .await;
+    let said = (list.last_error.as_str(), list.last_error_of_jobs.as_str());
+    assert_eq!(said, ("", ""));
     // A mailbox that is full waits, and nobody with it.
     let full = || ["452 4.2.2 mailbox full"; 9].into();
     let ways = Ways {
@@ -112,10 +116,37 @@ async fn what_a_server_says_of_such_an_address_is_no_fault_of_the_receiver() {
     fails_and_tells(&server, &agent, "second", full).await;
     assert_eq!(postbox.next().await.to, ops);
     let list = until(&server, |receiver| {
-        receiver.failed > 0 && receiver.delivered == 1 && receiver.waiting == 1
+        receiver.failed > 0 && (receiver.delivered, receiver.waiting) == (1, 0)
     })
     .await;
-    assert_eq!(list.last_error, "");
+    let said = (list.last_error.as_str(), list.last_error_of_jobs.as_str());
+    assert_eq!(said, ("", ""), "it waits, and not for the operator");
+}
+
+#[tokio::test]
+async fn a_server_that_turns_a_jobs_mail_away_has_the_operators_at_once() {
+    let ways = Ways {
+        to: Mutex::new([("eve@users.example", ["421 4.7.0 slow down"; 99].into())].into()),
+        ..Ways::default()
+    };
+    let (server, _folder, mut postbox) = opened(ways).await;
+    let agent = FakeAgent::start(&server, "node-a", &[], true).await;
+    let eve = tells(&["jobStarted"], "eve@users.example");
+    runs_once(&server, "first", eve).await;
+    let turned_away = until(&server, |receiver| receiver.failed > 0).await;
+    assert_eq!(
+        turned_away.last_error, "",
+        "it is no error of the operator's"
+    );
+    let said = turned_away.last_error_of_jobs;
+    assert!(said.starts_with("SMTP 421: 4.7.0 slow down"), "{said}");
+    agent.orders.send(Order::Exit(Exit::Code(3))).await.unwrap();
+    assert_eq!(
+        postbox.next().await.to,
+        ["ann@example.org", "bob@example.org"]
+    );
+    let list = until(&server, |receiver| receiver.delivered == 1).await;
+    assert_eq!(list.last_error_of_jobs, said, "eve has got nothing yet");
 }
 
 #[tokio::test]

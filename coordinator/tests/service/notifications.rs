@@ -221,6 +221,14 @@ pub(crate) async fn fails_and_tells(
     name: &str,
     notify: Vec<v1::Notify>,
 ) {
+    runs_once(server, name, notify).await;
+    agent.orders.send(Order::Exit(Exit::Code(3))).await.unwrap();
+    let failed = |job: &v1::Job| phase(job) == v1::JobPhase::Failed;
+    server.until_job(name, failed).await;
+}
+
+/// A job that has no restart left runs.
+pub(crate) async fn runs_once(server: &Server, name: &str, notify: Vec<v1::Notify>) {
     let once = v1::JobSpec {
         restart_policy: Some(v1::RestartPolicy {
             max_restarts: Some(0),
@@ -233,9 +241,6 @@ pub(crate) async fn fails_and_tells(
     server.submit(name, once).await;
     let runs = |job: &v1::Job| phase(job) == v1::JobPhase::Running;
     server.until_job(name, runs).await;
-    agent.orders.send(Order::Exit(Exit::Code(3))).await.unwrap();
-    let failed = |job: &v1::Job| phase(job) == v1::JobPhase::Failed;
-    server.until_job(name, failed).await;
 }
 
 #[tokio::test]
@@ -369,6 +374,29 @@ async fn hostile_answers_are_bounded_and_redirects_are_not_followed() {
         answer.starts_with("read ") && answer.contains("No such file"),
         "{answer}"
     );
+}
+
+#[tokio::test]
+async fn a_receiver_that_puts_off_a_jobs_message_has_the_operators_at_once() {
+    let later = "HTTP/1.1 429 Later\r\nretry-after: 3600\r\ncontent-length: 0\r\n\r\n";
+    let mut receiver = Receiver::start(vec![Answer::Says(later), Answer::Says(OK)]).await;
+    let url = format!("http://{}/", receiver.address);
+    let (server, _folder) = telling(&url, "\njobs: { receivers: [hook] }").await;
+    let agent = FakeAgent::start(&server, "node-a", &[], true).await;
+    let started = v1::Notify {
+        kinds: vec!["jobStarted".into()],
+        receivers: vec!["hook".into()],
+        mail: Vec::new(),
+    };
+    runs_once(&server, "first", vec![started]).await;
+    assert_eq!(receiver.next().await.body["kind"], "jobStarted");
+    let put_off = until(&server, |receiver| receiver.failed == 1).await;
+    let said = put_off.last_error_of_jobs.as_str();
+    assert_eq!((put_off.last_error.as_str(), said), ("", "HTTP 429"));
+    agent.orders.send(Order::Exit(Exit::Code(3))).await.unwrap();
+    assert_eq!(receiver.next().await.body["kind"], "jobFailed");
+    let list = until(&server, |receiver| receiver.delivered == 1).await;
+    assert_eq!(list.last_error_of_jobs, "HTTP 429", "it is not tried again");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@
 //! | `notice` | one thing to tell, without secrets |
 //! | `outbox` | the messages that wait |
 //! | `bounds` | how many may wait |
+//! | `shares` | which of jobs' messages go when they are too many |
 //! | `dispatch` | when a message is sent, and when again |
 //! | `gather` | puts the news of a turn into the outbox |
 
@@ -25,6 +26,7 @@ mod notice;
 mod open;
 mod outbox;
 mod rules;
+mod shares;
 
 pub use addressee::Addressee;
 pub use bounds::{BYTES_MAX, JOBS_BYTES_MAX, JOBS_MAX, KEPT_FOR, RECEIVER_MAX};

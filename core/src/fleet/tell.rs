@@ -41,7 +41,7 @@ impl Fleet {
             if self.outgoing.tells_closed(&job.uid) {
                 let names: Vec<&str> = closed.iter().map(String::as_str).collect();
                 let message = format!(
-                    "{} asks to tell {}, and the operator has closed that to jobs; nothing is sent there",
+                    "{} will not notify {}: the operator no longer allows it",
                     job.name,
                     names.join(", ")
                 );

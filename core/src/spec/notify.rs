@@ -13,14 +13,18 @@ use crate::id::label_error;
 mod address;
 mod kind;
 
-pub use address::{ADDRESS_MAX, address_error};
+pub use address::{ADDRESS_MAX, address_error, job_address_error};
 pub use kind::Kind;
 
 /// Entries of `notify`. With more than some, a job is a mailing list.
 pub const NOTIFY_MAX: usize = 8;
 
-/// Receivers, and addresses of mail, of one entry. With all entries these are 64 people, of at most 16 KiB in the job's record.
+/// Receivers, and addresses of mail, of one entry.
 pub const NOTIFY_TO_MAX: usize = 8;
+
+/// Receivers, and addresses of mail, of all entries: each notice of the job is looked up and stored for each of them. In the job's
+/// record they are at most 16 * (63 + 254) bytes, 5 KiB.
+pub const NOTIFY_NAMES_MAX: usize = 16;
 
 /// What people want to know who say nothing: the ends, and a job that makes no progress while it holds its nodes.
 const DEFAULT: [Kind; 3] = [Kind::JobFailed, Kind::JobSucceeded, Kind::JobStalled];
@@ -68,6 +72,20 @@ impl Notify {
 
 pub(super) fn check(entries: &[NotifyDocument], errors: &mut Errors) -> Vec<Notify> {
     few("spec.notify", entries.len(), NOTIFY_MAX, errors);
+    type Names = fn(&NotifyDocument) -> usize;
+    let lists: [(&str, Names); 2] = [
+        ("receivers", |entry| entry.receivers.len()),
+        ("addresses of mail", |entry| entry.mail.len()),
+    ];
+    for (what, names) in lists {
+        let have: usize = entries.iter().map(names).sum();
+        if have > NOTIFY_NAMES_MAX {
+            let message = format!(
+                "names {have} {what}, at most {NOTIFY_NAMES_MAX} are allowed in all entries together"
+            );
+            errors.add("spec.notify", message);
+        }
+    }
     let numbered = entries.iter().enumerate();
     numbered
         .map(|(at, entry)| check_one(&format!("spec.notify[{at}]"), entry, errors))
@@ -101,7 +119,7 @@ fn check_one(path: &str, entry: &NotifyDocument, errors: &mut Errors) -> Notify 
     type Wrong = fn(&str) -> Option<String>;
     let lists: [(&str, &[String], Wrong); 2] = [
         ("receivers", &entry.receivers, label_error),
-        ("mail", &entry.mail, address_error),
+        ("mail", &entry.mail, job_address_error),
     ];
     for (field, names, wrong) in lists {
         few(
@@ -191,5 +209,33 @@ mod tests {
         assert_eq!(wrong.len(), 6, "{wrong:?}");
         let many = vec![entry(&[], &["a"], &[]); NOTIFY_MAX + 1];
         assert_eq!(checked(many).unwrap_err().len(), 1);
+        let passed_on = checked(vec![entry(&[], &[], &["eve%evil.org@example.org"])]);
+        let passed_on = passed_on.unwrap_err();
+        assert!(
+            passed_on[0].starts_with("spec.notify[0].mail[0]: "),
+            "{passed_on:?}"
+        );
+    }
+
+    #[test]
+    fn a_job_names_few_people_in_all_its_entries() {
+        let names = |receivers: usize, mail: usize| {
+            let full = entry(&[], &["a"; NOTIFY_TO_MAX], &["a@x"; NOTIFY_TO_MAX]);
+            checked(vec![
+                full.clone(),
+                full,
+                entry(&[], &["a"], &[]),
+                entry(&[], &vec!["a"; receivers], &vec!["a@x"; mail]),
+            ])
+        };
+        let fits = vec![entry(&[], &["a"; NOTIFY_TO_MAX], &["a@x"; NOTIFY_TO_MAX]); 2];
+        assert!(checked(fits).is_ok());
+        assert_eq!(
+            names(1, 1).unwrap_err(),
+            [
+                "spec.notify: names 18 receivers, at most 16 are allowed in all entries together",
+                "spec.notify: names 17 addresses of mail, at most 16 are allowed in all entries together",
+            ]
+        );
     }
 }

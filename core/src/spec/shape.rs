@@ -376,7 +376,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "notify",
         Shape::Ordered(&NOTIFY, NOTIFY_MAX),
-        "Who is told of the job: receivers that the operator has opened to jobs, and addresses of mail that it allows (muster notify list). Nobody but whom the operator names if left out.",
+        "Who is told of the job: receivers that the operator has opened to jobs, and addresses of mail that it allows (muster notify list). At most 16 of each in all entries. Nobody but whom the operator names if left out.",
     ),
     field(
         "framework",
@@ -532,7 +532,7 @@ const NOTIFY: Shape = Shape::Object(&[
     field(
         "mail",
         Shape::List(&Shape::Text(Text::Any(ADDRESS_MAX)), NOTIFY_TO_MAX),
-        "Plain addresses, as ann@example.org.",
+        "Plain addresses, as ann@example.org, without % and !.",
     ),
 ]);
 

@@ -1,16 +1,13 @@
 //! How many messages may wait. What jobs have asked for has bounds of its own and is counted apart: whatever users do, it
 //! takes no room from what the operator wants to know.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     fleet::notify::{
-        addressee::Addressee,
         outbox::{Message, Outbox},
         rules::Rules,
+        shares,
     },
     time::Timestamp,
 };
@@ -74,38 +71,18 @@ impl Outbox {
         self.messages.len() != before
     }
 
-    /// Of what jobs have asked for, the oldest of the person that has the most goes first: who is written to by a thousand
-    /// jobs costs the others nothing.
-    fn drop_of_jobs(&mut self, now: Timestamp) {
+    /// Whether jobs' messages must be fewer while a turn still adds: what one turn can add has no bound of its own, and each
+    /// notice is compared with all messages. Not at the bound itself, or each further message would cost a count of all.
+    pub(super) fn is_full_within_turn(&self) -> bool {
+        self.messages.iter().filter(|one| one.of_jobs).count() > 2 * JOBS_MAX
+    }
+
+    pub(super) fn drop_of_jobs(&mut self, now: Timestamp) {
         let own = || self.messages.iter().filter(|one| one.of_jobs);
         let old = own().filter(|one| is_too_old(one, now));
         let mut dropped: BTreeSet<u64> = old.map(|one| one.number).collect();
-        let left = || own().filter(|one| !is_too_old(one, now));
-        let (mut count, mut bytes) = size(left());
-        let is_over = |count, bytes| count > JOBS_MAX || bytes > JOBS_BYTES_MAX;
-        if is_over(count, bytes) {
-            let mut by_person = BTreeMap::<Addressee, VecDeque<(u64, usize)>>::new();
-            for one in left() {
-                let person = by_person.entry(one.addressee().person()).or_default();
-                person.push_back((one.number, one.size()));
-            }
-            let has = |own: VecDeque<(u64, usize)>| {
-                let bytes: usize = own.iter().map(|(_, bytes)| bytes).sum();
-                (bytes, own)
-            };
-            let mut by_size: BTreeSet<_> = by_person.into_values().map(has).collect();
-            while is_over(count, bytes) {
-                let Some((all, mut own)) = by_size.pop_last() else {
-                    break;
-                };
-                let Some((oldest, size)) = own.pop_front() else {
-                    continue;
-                };
-                dropped.insert(oldest);
-                (count, bytes) = (count - 1, bytes - size);
-                by_size.insert((all - size, own));
-            }
-        }
+        let left: Vec<&Message> = own().filter(|one| !is_too_old(one, now)).collect();
+        dropped.extend(shares::surplus(&left, JOBS_MAX, JOBS_BYTES_MAX));
         let is_dropped = |one: &mut Message| dropped.contains(&one.number);
         for lost in self.messages.extract_if(.., is_dropped) {
             let count = self.dropped_of_jobs.entry(lost.receiver).or_default();

@@ -24,7 +24,7 @@ pub enum Answered {
     NotNow(Option<Duration>),
     /// It does not take this message, and may take others.
     Refused,
-    /// It will never take this message, and nobody is to mend that: a job has named an address that there is not.
+    /// Permanent refusal of an address that a job named. Not retried.
     Hopeless,
 }
 
@@ -58,7 +58,8 @@ pub enum Next<'a> {
     Nothing,
 }
 
-/// What was tried with one receiver.
+/// What was tried with one receiver. The operator's messages and those of jobs each have one, so what is said of a job's message
+/// holds up none of the operator's.
 #[derive(Clone, Debug, Default)]
 pub struct Dispatch {
     /// Failures in a row, and when to try again.
@@ -71,7 +72,7 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// The next of these messages, which are all that wait for the receiver.
+    /// The next of these messages, which are all that wait here.
     pub fn next<'a>(
         &mut self,
         messages: impl Iterator<Item = &'a Message>,
@@ -88,12 +89,7 @@ impl Dispatch {
             let again = self.put_off.get(&message.number).map(|(_, at)| *at);
             message.due.max(again.unwrap_or_default())
         };
-        // Of those that are due, the operator's come first.
-        let order = |message: &&Message| {
-            let at = at(message);
-            (at.max(now), message.of_jobs, at, message.number)
-        };
-        let Some(first) = left.min_by_key(order) else {
+        let Some(first) = left.min_by_key(|message| (at(message), message.number)) else {
             return Next::Nothing;
         };
         match at(first).max(self.not_before) {

@@ -81,7 +81,9 @@ impl Outgoing {
                 self.last_due.insert(key, due);
             }
         }
-        self.last_due.retain(|_, due| *due + ONE_IN > now);
+        if self.outbox.is_full_within_turn() {
+            Arc::make_mut(&mut self.outbox).drop_of_jobs(now);
+        }
         closed
     }
 
@@ -97,6 +99,7 @@ impl Outgoing {
 
     /// The outbox, if it must be stored.
     pub(crate) fn altered(&mut self, rules: &Rules, now: Timestamp) -> Option<Arc<Outbox>> {
+        self.last_due.retain(|_, due| *due + ONE_IN > now);
         let is_old = self.outbox.next_too_old().is_some_and(|at| at <= now);
         if std::mem::take(&mut self.fresh) || self.changed || is_old {
             self.changed |= Arc::make_mut(&mut self.outbox).drop_surplus(rules, now);

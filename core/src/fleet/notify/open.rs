@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     fleet::notify::addressee::Addressee,
-    spec::notify::{Notify, address_error},
+    spec::notify::{Notify, job_address_error},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Allowed {
     pub fn read(text: &str) -> Result<Self, String> {
         let domain = text.strip_prefix("*@");
         let address = domain.map(|domain| format!("any@{domain}"));
-        if address_error(address.as_deref().unwrap_or(text)).is_some() {
+        if job_address_error(address.as_deref().unwrap_or(text)).is_some() {
             return Err(format!(
                 "{text:?} is neither an address, as ann@example.org, nor all of a domain, as *@example.org"
             ));
@@ -112,25 +112,24 @@ impl Open {
         entries.find_map(|(at, entry)| {
             let mut receivers = entry.receivers.iter();
             if let Some(name) = receivers.find(|name| !self.receivers.contains(*name)) {
-                let open = match self.receivers.is_empty() {
-                    true => "no receiver is (jobs in --notify of the coordinator)".to_owned(),
-                    false => {
-                        let open: Vec<&str> = self.receivers.iter().map(String::as_str).collect();
-                        format!("open are {}", open.join(", "))
-                    }
+                let open: Vec<&str> = self.receivers.iter().map(String::as_str).collect();
+                let why = match open.is_empty() {
+                    true => "the operator lets jobs name no receivers (jobs in --notify of the coordinator)".to_owned(),
+                    false => format!("{name:?} is not open to jobs; open are {}", open.join(", ")),
                 };
-                let why = format!("{name:?} is not open to jobs; {open}");
                 return Some((format!("spec.notify[{at}].receivers"), why));
             }
             let address = entry.mail.iter().find(|to| match &self.mail {
                 Some(mail) => !mail.allows(to),
                 None => true,
             })?;
-            let allowed = match &self.mail {
-                Some(mail) => format!("allowed are {}", mail.shown().join(", ")),
-                None => "no mail is (jobs in --notify of the coordinator)".to_owned(),
+            let why = match &self.mail {
+                Some(mail) => format!(
+                    "mail to {address:?} is not open to jobs; allowed are {}",
+                    mail.shown().join(", ")
+                ),
+                None => "the operator lets jobs name no addresses (jobs in --notify of the coordinator)".to_owned(),
             };
-            let why = format!("mail to {address:?} is not open to jobs; {allowed}");
             Some((format!("spec.notify[{at}].mail"), why))
         })
     }
@@ -188,12 +187,15 @@ mod tests {
             );
         }
         let nothing = Open::default();
-        for asks in [asks(&["chat"], &[]), asks(&[], &["bob@example.org"])] {
+        for (asks, what) in [
+            (asks(&["chat"], &[]), "receivers"),
+            (asks(&[], &["bob@example.org"]), "addresses"),
+        ] {
             let (_, why) = nothing.refuses(&asks).unwrap();
-            assert!(
-                why.ends_with("is (jobs in --notify of the coordinator)"),
-                "{why}"
+            let must = format!(
+                "the operator lets jobs name no {what} (jobs in --notify of the coordinator)"
             );
+            assert_eq!(why, must);
         }
     }
 

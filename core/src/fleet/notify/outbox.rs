@@ -5,12 +5,15 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fleet::notify::{addressee::Addressee, notice::Notice},
+    fleet::notify::{
+        addressee::{Addressee, mailbox},
+        notice::Notice,
+    },
     spec::notify::Kind,
     time::Timestamp,
 };
 
-/// An addressee gets one message of a kind in this time. What comes meanwhile is counted in the next.
+/// A person gets one message of a kind in this time. What comes meanwhile is counted in the next.
 pub(super) const ONE_IN: Duration = Duration::from_secs(60);
 
 /// Notices that a message has in full. Those beyond are counted.
@@ -26,7 +29,8 @@ pub struct Message {
     /// Jobs have asked for it, and not the operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_jobs: bool,
-    /// The address of mail that jobs have named, in place of the receiver's own.
+    /// The address of mail that jobs have named, in place of the receiver's own: the first of its person, or the one without `+`
+    /// once a job has named that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     pub kind: Kind,
@@ -83,11 +87,12 @@ impl Message {
     fn is_for(&self, addressee: &Addressee) -> bool {
         self.receiver == addressee.receiver
             && self.of_jobs == addressee.of_jobs
-            && self.to == addressee.to
+            && self.to.as_deref().map(mailbox) == addressee.to.as_deref().map(mailbox)
     }
 
-    pub(super) fn size(&self) -> usize {
-        100 + self.notices.iter().map(Notice::size).sum::<usize>()
+    pub(crate) fn size(&self) -> usize {
+        let to = self.to.as_ref().map_or(0, String::len);
+        100 + to + self.notices.iter().map(Notice::size).sum::<usize>()
     }
 
     fn gather(&mut self, notice: Notice) {
@@ -99,13 +104,17 @@ impl Message {
 }
 
 impl Outbox {
-    /// The messages for one receiver, the oldest first.
-    pub fn of<'a>(&'a self, receiver: &'a str) -> impl Iterator<Item = &'a Message> + Clone {
+    /// The messages for one receiver that jobs have asked for, or those of the operator, the oldest first.
+    pub fn of<'a>(
+        &'a self,
+        receiver: &'a str,
+        of_jobs: bool,
+    ) -> impl Iterator<Item = &'a Message> + Clone {
         let all = self.messages.iter();
-        all.filter(move |message| message.receiver == receiver)
+        all.filter(move |message| message.receiver == receiver && message.of_jobs == of_jobs)
     }
 
-    /// Takes a notice for one addressee. Its message gathers others for so long. `last_due`: when the addressee's last message
+    /// Takes a notice for one person. Its message gathers others for so long. `last_due`: when the person's last message
     /// of this kind was due. False: it has it already.
     pub(crate) fn add(
         &mut self,
@@ -124,9 +133,18 @@ impl Outbox {
         let mut messages = self.messages.iter_mut().rev().filter(own);
         if let Some(message) = messages.find(gathers) {
             message.gather(notice.clone());
+            // What stands behind a `+` may be another job's invention that the server refuses.
+            if addressee.is_bare() {
+                message.to.clone_from(&addressee.to);
+            }
             return true;
         }
-        let next = last_due.map_or(now, |at| at + ONE_IN);
+        let next = match *last_due {
+            // The message of that time was dropped. This one takes its place, so nobody is put off by what is dropped.
+            Some(at) if at > now => at,
+            Some(at) => at + ONE_IN,
+            None => now,
+        };
         let due = (now + gathers_for).max(next);
         *last_due = Some(due);
         self.last += 1;

@@ -302,7 +302,9 @@ impl Post {
     fn pass(&mut self, seconds: u64, answer: impl Fn(&Message) -> Answered) {
         for _ in 0..seconds {
             self.now = self.now + SECOND;
-            while let Next::Send(message) = self.dispatch.next(self.outbox.of("chat"), self.now) {
+            while let Next::Send(message) =
+                self.dispatch.next(self.outbox.of("chat", false), self.now)
+            {
                 let (number, count) = (message.number, message.count);
                 self.attempts.push(self.now);
                 let answered = answer(message);

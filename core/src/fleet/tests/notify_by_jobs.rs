@@ -7,8 +7,8 @@ use super::{
 use crate::{
     exit::Exit,
     fleet::notify::{
-        Addressee, Allowed, Answered, BYTES_MAX, Dispatch, JOBS_BYTES_MAX, JOBS_MAX, KEPT_FOR,
-        Kind, Next, Notice, Open, OpenMail, Outbox, Rules,
+        Addressee, Allowed, Answered, Dispatch, JOBS_BYTES_MAX, JOBS_MAX, KEPT_FOR, Kind, Message,
+        Next, Notice, Open, OpenMail, Outbox, Rules,
     },
     spec::NotifyDocument,
 };
@@ -190,7 +190,7 @@ fn what_the_operator_has_closed_since_is_not_sent_and_the_job_says_so_once() {
     let told = bench.events.iter();
     let told = told.filter(|event| event.reason == "NotNotified");
     let told: Vec<&str> = told.map(|event| event.message.as_str()).collect();
-    let said = "default/digits asks to tell ann@example.org, and the operator has closed that to jobs; nothing is sent there";
+    let said = "default/digits will not notify ann@example.org: the operator no longer allows it";
     assert_eq!(told, [said]);
 }
 
@@ -235,13 +235,47 @@ fn a_storm_of_jobs_is_one_message_for_an_address_whatever_they_call_it() {
     let outbox = bench.fleet.outgoing.outbox().clone();
     assert_eq!(outbox.messages.len(), 1);
     assert_eq!(outbox.messages[0].count, 1_000);
-    // Names of one mailbox are one person: the second message is a minute after the first.
-    flood(&mut bench, 1, |_| {
-        asking(&[], &[], &["ann+gpu@example.org"])
-    });
-    let outbox = bench.fleet.outgoing.outbox().clone();
-    assert_eq!(outbox.messages.len(), 2);
-    assert_eq!(outbox.messages[1].due, outbox.messages[0].due + 60 * SECOND);
+}
+
+#[test]
+fn names_of_one_mailbox_are_one_person_with_one_message_a_minute() {
+    let mut bench = bench(&[]);
+    let waits = |bench: &Bench| {
+        let outbox = bench.fleet.outgoing.outbox().clone();
+        let told = |one: &Message| (one.to.clone().unwrap(), one.count, one.due);
+        outbox.messages.iter().map(told).collect::<Vec<_>>()
+    };
+    let ann = |number: u64| format!("ann+{number}@example.org");
+    let due = bench.now + bench.fleet.policy.notify.gathers;
+    flood(&mut bench, 100, |number| asking(&[], &[], &[&ann(number)]));
+    assert_eq!(waits(&bench), [(ann(0), 100, due)], "the first is named");
+    let moment = Duration::from_millis(1);
+    bench.now = bench.now + moment;
+    flood(&mut bench, 1, |_| asking(&[], &[], &["ann@example.org"]));
+    assert_eq!(waits(&bench)[0].0, "ann@example.org");
+    bench.now = bench.now + moment;
+    flood(&mut bench, 1, |_| asking(&[], &[], &["ann+x@example.org"]));
+    let bare = "ann@example.org".to_owned();
+    assert_eq!(waits(&bench), [(bare, 102, due)]);
+    bench.now = due;
+    flood(&mut bench, 100, |number| asking(&[], &[], &[&ann(number)]));
+    let last = waits(&bench).pop();
+    assert_eq!(last, Some((ann(0), 100, due + 60 * SECOND)));
+}
+
+#[test]
+fn what_is_dropped_puts_nobody_off() {
+    let now = Timestamp(1_000_000_000);
+    let (mut outbox, ann) = (
+        Outbox::default(),
+        Addressee::by_mail("mail", "ann@example.org"),
+    );
+    let mut last_due = None;
+    for number in 0..10 {
+        outbox.add(&ann, &end_of(number, now), SECOND, &mut last_due, now);
+        assert_eq!(outbox.messages[0].due, now + SECOND);
+        outbox.messages.clear();
+    }
 }
 
 #[test]
@@ -273,44 +307,120 @@ fn whatever_jobs_ask_for_the_operator_hears_all() {
     assert!(bench.fleet.outbox().messages.is_empty());
 }
 
-#[test]
-fn who_is_written_to_by_all_loses_before_who_is_not() {
-    let (rules, now) = (opened(&[]), Timestamp(1_000_000_000));
-    let mut outbox = Outbox::default();
-    let add = |outbox: &mut Outbox, to: &str, number: u64, at| {
-        let to = Addressee::by_mail("mail", to);
-        let mut long = end_of(number, at);
-        long.error = Some("x".repeat(2_000));
-        outbox.add(&to, &long, SECOND, &mut None, at);
-        outbox.drop_surplus(&rules, at);
-    };
-    add(&mut outbox, "bob@example.org", 0, now);
-    for number in 1..1_000 {
-        let to = format!("ann+{number}@example.org");
-        add(&mut outbox, &to, number, now);
+/// So many messages, each to another person and of a minute of its own, of jobs of one namespace.
+fn told_of(outbox: &mut Outbox, namespace: &str, to: &[&str], messages: u64) {
+    for number in 0..messages {
+        let at = Timestamp(1_000_000_000) + (outbox.last as u32) * SECOND;
+        let job = JobName {
+            namespace: namespace.to_owned(),
+            name: format!("job-{number}"),
+        };
+        let notice = Notice {
+            job: Some(job),
+            uid: Some(format!("{namespace}-{number}").into()),
+            ..end_of(number, at)
+        };
+        let to = match to {
+            [] => format!("user-{number}@example.org"),
+            people => people[number as usize % people.len()].to_owned(),
+        };
+        let to = Addressee::by_mail("mail", &to);
+        outbox.add(&to, &notice, Duration::ZERO, &mut None, at);
     }
-    assert_eq!(outbox.messages[0].to.as_deref(), Some("bob@example.org"));
-    assert_ne!(outbox.messages[1].notices[0].uid, Some("uid-1".into()));
-    assert!(serde_json::to_string(&outbox).unwrap().len() < BYTES_MAX / 3);
 }
 
 #[test]
-fn of_what_is_due_the_operators_goes_first() {
+fn a_namespace_that_floods_many_people_loses_its_own_messages() {
+    let mut outbox = Outbox::default();
+    told_of(&mut outbox, "quiet", &["bob@example.org"], 1);
+    told_of(&mut outbox, "loud", &[], 2_000);
+    outbox.drop_surplus(&opened(&[]), Timestamp(3_000_000_000));
+    assert_eq!(outbox.messages.len(), JOBS_MAX);
+    assert_eq!(outbox.messages[0].to.as_deref(), Some("bob@example.org"));
+    let oldest = outbox.messages[1].notices[0].job.as_ref().unwrap();
+    assert_eq!(oldest.to_string(), "loud/job-1501", "its oldest go first");
+    // A message of both namespaces is that of the quiet one.
+    let mut outbox = Outbox::default();
+    told_of(&mut outbox, "loud", &[], 600);
+    let mut quiet = outbox.messages[0].notices[0].clone();
+    quiet.job.as_mut().unwrap().namespace = "quiet".into();
+    outbox.messages[0].notices.push(quiet);
+    outbox.drop_surplus(&opened(&[]), Timestamp(3_000_000_000));
+    let kept = outbox.messages[0].to.as_deref();
+    assert_eq!(kept, Some("user-0@example.org"));
+}
+
+#[test]
+fn within_a_namespace_who_is_written_to_most_loses_first() {
+    let mut outbox = Outbox::default();
+    told_of(&mut outbox, "loud", &["bob@example.org"], 1);
+    told_of(&mut outbox, "loud", &["ann@example.org"], 600);
+    outbox.drop_surplus(&opened(&[]), Timestamp(2_000_000_000));
+    assert_eq!(outbox.messages.len(), JOBS_MAX);
+    assert_eq!(outbox.messages[0].to.as_deref(), Some("bob@example.org"));
+}
+
+#[test]
+fn bytes_count_only_when_they_are_too_many() {
+    let mut outbox = Outbox::default();
+    told_of(&mut outbox, "long", &[], 40);
+    let lengthen = |outbox: &mut Outbox, length| {
+        for message in &mut outbox.messages[..40] {
+            message.notices[0].error = Some("x".repeat(length));
+        }
+    };
+    let of = |outbox: &Outbox, namespace: &str| {
+        let own = |one: &&Message| one.notices[0].job.as_ref().unwrap().namespace == namespace;
+        outbox.messages.iter().filter(own).count()
+    };
+    lengthen(&mut outbox, 800);
+    told_of(&mut outbox, "short", &[], 600);
+    outbox.drop_surplus(&opened(&[]), Timestamp(2_000_000_000));
+    assert_eq!((of(&outbox, "long"), of(&outbox, "short")), (40, 460));
+    outbox.messages.truncate(240);
+    lengthen(&mut outbox, 8_000);
+    outbox.drop_surplus(&opened(&[]), Timestamp(2_000_000_000));
+    assert!(of(&outbox, "long") < 30, "{}", of(&outbox, "long"));
+    assert_eq!(of(&outbox, "short"), 200);
+}
+
+#[test]
+fn a_turn_with_many_ends_keeps_few_messages_while_it_adds() {
+    let mut bench = bench(&[]);
+    flood(&mut bench, 400, |number| {
+        let to: Vec<String> =
+            { (0..8).map(|at| format!("user-{number}-{at}@example.org")) }.collect();
+        let to: Vec<&str> = to.iter().map(String::as_str).collect();
+        asking(&[], &[], &to)
+    });
+    let held = bench.fleet.outgoing.outbox().messages.len();
+    assert!(held <= 2 * JOBS_MAX, "{held}");
+}
+
+#[test]
+fn a_long_address_counts() {
+    let mut outbox = Outbox::default();
+    let long = format!("{}@example.org", "a".repeat(200));
+    told_of(&mut outbox, "a", &["b@x"], 1);
+    let short = outbox.messages[0].size();
+    outbox.messages[0].to = Some(long.clone());
+    assert_eq!(outbox.messages[0].size() - short, long.len() - 3);
+}
+
+#[test]
+fn what_jobs_ask_for_waits_apart_and_an_address_that_there_is_not_is_given_up() {
     let (mut outbox, mut dispatch) = (Outbox::default(), Dispatch::default());
     let now = Timestamp(1_000_000_000);
     let (jobs, own) = (Addressee::of_jobs("chat"), Addressee::of_operator("chat"));
-    outbox.add(&jobs, &end_of(1, now), SECOND, &mut None, now);
-    outbox.add(&own, &end_of(2, now), 2 * SECOND, &mut None, now);
-    let next = |dispatch: &mut Dispatch, at| match dispatch.next(outbox.of("chat"), at) {
-        Next::Send(message) => Some((message.number, message.of_jobs)),
-        Next::Wait(_) | Next::Nothing => None,
+    outbox.add(&jobs, &end_of(1, now), Duration::ZERO, &mut None, now);
+    outbox.add(&own, &end_of(2, now), Duration::ZERO, &mut None, now);
+    let numbers = |of_jobs| {
+        let all = outbox.of("chat", of_jobs);
+        all.map(|one| one.number).collect::<Vec<_>>()
     };
-    assert_eq!(next(&mut dispatch, now + SECOND), Some((1, true)));
-    assert_eq!(next(&mut dispatch, now + 2 * SECOND), Some((2, false)));
-    // An address that there is not is given up, and holds up nobody.
-    dispatch.answered(1, Answered::Hopeless, now + 2 * SECOND);
-    dispatch.answered(2, Answered::Delivered, now + 2 * SECOND);
-    let left = dispatch.next(outbox.of("chat"), now + 2 * SECOND);
+    assert_eq!((numbers(true), numbers(false)), (vec![1], vec![2]));
+    dispatch.answered(1, Answered::Hopeless, now);
+    let left = dispatch.next(outbox.of("chat", true), now);
     assert_eq!(left, Next::Nothing, "it is not tried again later either");
 }
 

@@ -19,6 +19,18 @@ pub fn address_error(address: &str) -> Option<String> {
         .then(|| format!("{address:?} is no address of mail, as ann@example.org"))
 }
 
+/// The same of an address that a job names. Some servers read `eve%evil.org@example.org` and `evil.org!eve@example.org` as
+/// eve's mailbox at evil.org, which no list of allowed domains would notice: <https://www.rfc-editor.org/rfc/rfc5321#appendix-C>.
+pub fn job_address_error(address: &str) -> Option<String> {
+    address_error(address).or_else(|| {
+        address.contains(['%', '!']).then(|| {
+            format!(
+                "{address:?} has % or !, by which some servers pass a mail on to another domain"
+            )
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,5 +58,18 @@ mod tests {
             assert!(address_error(bad).is_some(), "{bad}");
         }
         assert!(address_error(&format!("{}@x", "a".repeat(300))).is_some());
+    }
+
+    #[test]
+    fn a_job_can_name_no_way_through_an_allowed_domain() {
+        assert_eq!(job_address_error("o'neil+gpu@example.org"), None);
+        for bad in [
+            "eve%evil.org@example.org",
+            "evil.org!eve@example.org",
+            "eve@evil.org!example.org",
+            "ann@",
+        ] {
+            assert!(job_address_error(bad).is_some(), "{bad}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_core::spec::{
     NotifyDocument,
-    notify::{Kind, NOTIFY_TO_MAX, address_error},
+    notify::{Kind, NOTIFY_TO_MAX, job_address_error},
 };
 
 use super::asked::At;
@@ -66,7 +66,7 @@ impl Mail {
             return Vec::new();
         };
         let users: Vec<&str> = user.split(',').map(str::trim).collect();
-        let bare = users.iter().find(|user| address_error(user).is_some());
+        let bare = users.iter().find(|user| job_address_error(user).is_some());
         let no_effect = match (bare, kinds.is_empty()) {
             (_, true) => {
                 log.note(user_at, "has no effect: --mail-type asks for nothing");
@@ -112,7 +112,7 @@ fn kinds(text: &str, at: &Field<'static>, log: &mut Verdicts) -> BTreeSet<Kind> 
     }
     match (others.is_empty(), kinds.is_empty()) {
         (true, false) => {}
-        (true, true) => log.note(at, "is so anyway: nobody is told"),
+        (true, true) => log.note(at, "asks for no mail"),
         (false, _) => log.note(at, format!("{} has no meaning here", others.join(", "))),
     }
     kinds
@@ -176,6 +176,11 @@ mod tests {
             ),
             (
                 Some("END"),
+                Some("ann%x@y"),
+                &["u: tells nobody: write \"ann%x@y\" as", "t: has no effect"],
+            ),
+            (
+                Some("END"),
                 Some("a@x,a@x,a@x,a@x,a@x,a@x,a@x,a@x,a@x"),
                 &["u: tells nobody: it names 9", "t: has no effect"],
             ),
@@ -187,7 +192,7 @@ mod tests {
             (
                 Some("NONE"),
                 Some("ann@x"),
-                &["t: is so anyway", "u: has no effect"],
+                &["t: asks for no mail", "u: has no effect"],
             ),
             (Some("STAGE_OUT"), None, &["t: STAGE_OUT has no meaning"]),
             (None, None, &[]),

@@ -4,8 +4,9 @@
 //! its queue are looked at only when it is known whether it does. Whoever need not borrow comes before all that would: first
 //! each queue is followed up to the first of its jobs that must borrow, and then these are asked.
 //!
-//! One behind a job that may not borrow enough may turn out to need no loan, after others have borrowed what it then claims.
-//! Such a borrower cannot begin, so it must not hold up its own queue: all is found out anew without it.
+//! One behind a job that may not borrow enough may turn out to need no loan when others have borrowed what it then claims.
+//! These cannot begin, and must not hold up their own queues. So all is found out anew, and those that were found late claim
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -54,9 +55,6 @@ impl Found {
     }
 }
 
-/// How often all is found out anew. Each time one borrower less is asked.
-const ROUNDS_MAX: usize = RESERVING_MAX;
-
 /// The claims of those that wait, in their order. `coming`: what all jobs will hold. `would_start`: whether a job would start on
 /// an empty fleet.
 pub(super) fn claims<'w>(
@@ -66,21 +64,20 @@ pub(super) fn claims<'w>(
     need: impl Fn(&JobUid) -> u32,
     would_start: impl Fn(&JobUid) -> bool,
 ) -> Vec<Claim> {
-    let mut barred = BTreeSet::new();
+    let mut lenders = BTreeSet::new();
     loop {
-        let claiming = Claiming::new(queues, coming.clone(), &would_start, &barred);
-        let (mut claims, is_late) = claiming.of(waiting.clone(), &need);
-        let stopped = claims
-            .iter()
-            .find(|claim| is_late && !may_begin(claim, &claims, queues, coming));
-        let Some(stopped) = stopped.map(|claim| claim.uid.clone()) else {
-            return claims;
+        let claiming = Claiming::new(queues, coming.clone(), &would_start);
+        let (claims, late) = claiming.of(waiting.clone(), &need, &lenders);
+        let all_may = || {
+            claims
+                .iter()
+                .all(|claim| may_begin(claim, &claims, queues, coming))
         };
-        barred.insert(stopped);
-        if barred.len() == ROUNDS_MAX {
-            claims.retain(|claim| !barred.contains(&claim.uid));
+        if late.is_empty() || all_may() {
             return claims;
         }
+        // There is at least one more each time, and no more than claim without borrowing.
+        lenders.extend(late);
     }
 }
 
@@ -103,8 +100,6 @@ fn may_begin(claim: &Claim, all: &[Claim], queues: &Queues, coming: &Usage) -> b
 
 struct Claiming<'q, S> {
     queues: &'q Queues,
-    /// Those that are not asked whether they would borrow.
-    barred: &'q BTreeSet<JobUid>,
     /// What all jobs will hold, with those that claim.
     usage: Usage,
     /// Whether a job would start on an empty fleet.
@@ -116,10 +111,9 @@ struct Claiming<'q, S> {
 }
 
 impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
-    fn new(queues: &'q Queues, usage: Usage, would_start: S, barred: &'q BTreeSet<JobUid>) -> Self {
+    fn new(queues: &'q Queues, usage: Usage, would_start: S) -> Self {
         Self {
             queues,
-            barred,
             usage,
             would_start,
             entitled: Found::default(),
@@ -129,13 +123,26 @@ impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
         }
     }
 
-    /// The claims of those that wait, in their order, and whether one that need not borrow came after one that would.
+    /// The claims of those that wait, in their order, and who was found to need no loan after others had borrowed. `lenders` claim
+    /// first.
     fn of<'w>(
         mut self,
-        mut waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)>,
+        waiting: impl Iterator<Item = (&'w Rank, &'w Waiting)> + Clone,
         need: impl Fn(&JobUid) -> u32,
-    ) -> (Vec<Claim>, bool) {
-        let mut is_late = false;
+        lenders: &BTreeSet<JobUid>,
+    ) -> (Vec<Claim>, Vec<JobUid>) {
+        if !lenders.is_empty() {
+            let are = waiting
+                .clone()
+                .filter(|(_, one)| lenders.contains(&one.uid));
+            for (rank, waiting) in are.take(lenders.len()) {
+                if let Some(asking) = self.asking(rank, waiting, &need) {
+                    self.claims_its_own(asking);
+                }
+            }
+        }
+        let mut late = Vec::new();
+        let mut waiting = waiting.filter(|(_, one)| !lenders.contains(&one.uid));
         // In each queue the first job that must borrow, and all behind it.
         let mut behind: BTreeMap<QueueId, VecDeque<Asking<'w>>> = BTreeMap::new();
         while !self.entitled.is_full()
@@ -174,12 +181,12 @@ impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
                 && !self.entitled.is_full()
                 && self.claims_its_own(next)
             {
-                is_late = true;
+                late.push(next.waiting.uid.clone());
                 behind.pop_front();
             }
         }
         self.claims.sort_by(|one, other| one.rank.cmp(&other.rank));
-        (self.claims, is_late)
+        (self.claims, late)
     }
 
     /// A job that would use a quota. One that asks for no GPUs needs none and claims at once.
@@ -229,8 +236,7 @@ impl<'q, S: Fn(&JobUid) -> bool> Claiming<'q, S> {
     fn borrows(&mut self, asking: Asking<'_>) {
         let (queues, usage) = (self.queues, &self.usage);
         let left = || queues.available(asking.queue, usage);
-        let barred = self.barred.contains(&asking.waiting.uid);
-        if !barred && self.borrowing.fits(asking, left) {
+        if self.borrowing.fits(asking, left) {
             self.claim(asking, false);
         }
     }

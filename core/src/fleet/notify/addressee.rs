@@ -1,4 +1,4 @@
-//! To whom a message goes, and who wants that. Each person has messages of its own, so what jobs ask for neither fills the
+//! To whom a message goes, and who wants that. Each addressee has messages of its own, so what jobs ask for neither fills the
 //! operator's messages nor delays them.
 
 /// Who gets a message.
@@ -34,36 +34,5 @@ impl Addressee {
             to: Some(to.to_ascii_lowercase()),
             ..Self::of_jobs(receiver)
         }
-    }
-
-    /// The same without what stands behind a `+` in the name of a mailbox: `ann+gpu@example.org` is read by ann, who is to get
-    /// no more messages by many such names.
-    pub(super) fn person(&self) -> Self {
-        let bare = |to: &String| {
-            let (name, domain) = mailbox(to);
-            format!("{name}@{domain}")
-        };
-        Self {
-            to: self.to.as_ref().map(bare),
-            ..self.clone()
-        }
-    }
-
-    /// The address has nothing that [`Addressee::person`] leaves out.
-    pub(super) fn is_bare(&self) -> bool {
-        let bare = |to: &String| {
-            let (name, domain) = mailbox(to);
-            name.len() + 1 + domain.len() == to.len()
-        };
-        self.to.as_ref().is_none_or(bare)
-    }
-}
-
-/// The name and the domain of the person who reads an address.
-pub(super) fn mailbox(to: &str) -> (&str, &str) {
-    let (name, domain) = to.split_once('@').unwrap_or((to, ""));
-    match name.split_once('+') {
-        Some((name, _)) if !name.is_empty() => (name, domain),
-        _ => (name, domain),
     }
 }

@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     outbox: Arc<Outbox>,
-    /// When the last message was due, by person and kind. It is not stored: after a start somebody may get one
+    /// When the last message was due, by addressee and kind. It is not stored: after a start somebody may get one
     /// message earlier.
     last_due: BTreeMap<(Addressee, Kind), Timestamp>,
     /// Jobs that were told that what they ask for is closed. It is not stored: after a start they may be told again.
@@ -34,10 +34,7 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn loaded(outbox: Outbox) -> Self {
-        let due = |message: &Message| {
-            let person = message.addressee().person();
-            ((person, message.kind), message.due)
-        };
+        let due = |message: &Message| ((message.addressee(), message.kind), message.due);
         Self {
             last_due: outbox.messages.iter().map(due).collect(),
             outbox: outbox.into(),
@@ -73,7 +70,7 @@ impl Outgoing {
         let (asked, closed) = rules.asked(notify, &notice);
         let by_rule = rules.receivers_of(&notice).into_iter();
         for addressee in by_rule.map(Addressee::of_operator).chain(asked) {
-            let key = (addressee.person(), notice.kind);
+            let key = (addressee.clone(), notice.kind);
             let mut last = self.last_due.get(&key).copied();
             let outbox = Arc::make_mut(&mut self.outbox);
             self.changed |= outbox.add(&addressee, &notice, rules.gathers, &mut last, now);

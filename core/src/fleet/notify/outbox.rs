@@ -5,15 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    fleet::notify::{
-        addressee::{Addressee, mailbox},
-        notice::Notice,
-    },
+    fleet::notify::{addressee::Addressee, notice::Notice},
     spec::notify::Kind,
     time::Timestamp,
 };
 
-/// A person gets one message of a kind in this time. What comes meanwhile is counted in the next.
+/// An addressee gets one message of a kind in this time. What comes meanwhile is counted in the next.
 pub(super) const ONE_IN: Duration = Duration::from_secs(60);
 
 /// Notices that a message has in full. Those beyond are counted.
@@ -29,8 +26,7 @@ pub struct Message {
     /// Jobs have asked for it, and not the operator.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub of_jobs: bool,
-    /// The address of mail that jobs have named, in place of the receiver's own: the first of its person, or the one without `+`
-    /// once a job has named that.
+    /// The address of mail that jobs have named, in place of the receiver's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
     pub kind: Kind,
@@ -87,7 +83,7 @@ impl Message {
     fn is_for(&self, addressee: &Addressee) -> bool {
         self.receiver == addressee.receiver
             && self.of_jobs == addressee.of_jobs
-            && self.to.as_deref().map(mailbox) == addressee.to.as_deref().map(mailbox)
+            && self.to == addressee.to
     }
 
     pub(crate) fn size(&self) -> usize {
@@ -114,7 +110,7 @@ impl Outbox {
         all.filter(move |message| message.receiver == receiver && message.of_jobs == of_jobs)
     }
 
-    /// Takes a notice for one person. Its message gathers others for so long. `last_due`: when the person's last message
+    /// Takes a notice for one addressee. Its message gathers others for so long. `last_due`: when its last message
     /// of this kind was due. False: it has it already.
     pub(crate) fn add(
         &mut self,
@@ -133,10 +129,6 @@ impl Outbox {
         let mut messages = self.messages.iter_mut().rev().filter(own);
         if let Some(message) = messages.find(gathers) {
             message.gather(notice.clone());
-            // What stands behind a `+` may be another job's invention that the server refuses.
-            if addressee.is_bare() {
-                message.to.clone_from(&addressee.to);
-            }
             return true;
         }
         let next = match *last_due {

@@ -97,7 +97,7 @@ fn shared_out<'a>(messages: &[&'a Message]) -> BTreeMap<Option<&'a str>, Namespa
         let of = of.min_by_key(|namespace| tells[namespace]).flatten();
         let own = shares.entry(of).or_default();
         own.held.take(message);
-        let person = own.people.entry(message.addressee().person()).or_default();
+        let person = own.people.entry(message.addressee()).or_default();
         person.held.take(message);
         person.messages.push_back(message);
     }

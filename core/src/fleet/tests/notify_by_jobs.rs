@@ -238,32 +238,6 @@ fn a_storm_of_jobs_is_one_message_for_an_address_whatever_they_call_it() {
 }
 
 #[test]
-fn names_of_one_mailbox_are_one_person_with_one_message_a_minute() {
-    let mut bench = bench(&[]);
-    let waits = |bench: &Bench| {
-        let outbox = bench.fleet.outgoing.outbox().clone();
-        let told = |one: &Message| (one.to.clone().unwrap(), one.count, one.due);
-        outbox.messages.iter().map(told).collect::<Vec<_>>()
-    };
-    let ann = |number: u64| format!("ann+{number}@example.org");
-    let due = bench.now + bench.fleet.policy.notify.gathers;
-    flood(&mut bench, 100, |number| asking(&[], &[], &[&ann(number)]));
-    assert_eq!(waits(&bench), [(ann(0), 100, due)], "the first is named");
-    let moment = Duration::from_millis(1);
-    bench.now = bench.now + moment;
-    flood(&mut bench, 1, |_| asking(&[], &[], &["ann@example.org"]));
-    assert_eq!(waits(&bench)[0].0, "ann@example.org");
-    bench.now = bench.now + moment;
-    flood(&mut bench, 1, |_| asking(&[], &[], &["ann+x@example.org"]));
-    let bare = "ann@example.org".to_owned();
-    assert_eq!(waits(&bench), [(bare, 102, due)]);
-    bench.now = due;
-    flood(&mut bench, 100, |number| asking(&[], &[], &[&ann(number)]));
-    let last = waits(&bench).pop();
-    assert_eq!(last, Some((ann(0), 100, due + 60 * SECOND)));
-}
-
-#[test]
 fn what_is_dropped_puts_nobody_off() {
     let now = Timestamp(1_000_000_000);
     let (mut outbox, ann) = (

@@ -550,6 +550,7 @@ fn whose_loan_is_claimed_by_a_lender_holds_up_nobody() {
     bench.submit("x/four", job(4, 4, 9));
     bench.submit("x/two", job(2, 2, 5));
     cancel(&mut bench, "z/ends");
+    // What they would borrow is claimed by the lender, whoever of them is asked first.
     assert_eq!(size(&bench, "x/four"), 0, "{}", message(&bench, "x/four"));
     assert_eq!(size(&bench, "y/three"), 0);
     assert_eq!(size(&bench, "x/two"), 2, "{}", message(&bench, "x/two"));

@@ -21,13 +21,19 @@ pub fn address_error(address: &str) -> Option<String> {
 
 /// The same of an address that a job names. Some servers read `eve%evil.org@example.org` and `evil.org!eve@example.org` as
 /// eve's mailbox at evil.org, which no list of allowed domains would notice: <https://www.rfc-editor.org/rfc/rfc5321#appendix-C>.
+/// With a `+` a mailbox would have many names, and whoever reads it a message a minute for each of them.
 pub fn job_address_error(address: &str) -> Option<String> {
     address_error(address).or_else(|| {
-        address.contains(['%', '!']).then(|| {
-            format!(
-                "{address:?} has % or !, by which some servers pass a mail on to another domain"
-            )
-        })
+        let why = match () {
+            () if address.contains(['%', '!']) => {
+                "has % or !, by which some servers pass a mail on to another domain"
+            }
+            () if address.contains('+') => {
+                "has a +; name the mailbox itself, without what stands behind its name"
+            }
+            () => return None,
+        };
+        Some(format!("{address:?} {why}"))
     })
 }
 
@@ -62,11 +68,12 @@ mod tests {
 
     #[test]
     fn a_job_can_name_no_way_through_an_allowed_domain() {
-        assert_eq!(job_address_error("o'neil+gpu@example.org"), None);
+        assert_eq!(job_address_error("o'neil@example.org"), None);
         for bad in [
             "eve%evil.org@example.org",
             "evil.org!eve@example.org",
             "eve@evil.org!example.org",
+            "ann+1@example.org",
             "ann@",
         ] {
             assert!(job_address_error(bad).is_some(), "{bad}");

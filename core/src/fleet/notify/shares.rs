@@ -1,5 +1,5 @@
 //! Which of the messages that jobs have asked for go when they are too many. The namespace that has the most loses first, and
-//! in it the person who has the most loses the oldest: a user who floods costs the users of other namespaces nothing.
+//! in it the addressee that has the most loses the oldest: a user who floods costs the users of other namespaces nothing.
 
 use std::{
     cmp::Reverse,
@@ -24,14 +24,14 @@ impl Held {
     }
 }
 
-/// What one person has of one namespace, the oldest first.
+/// What waits for one addressee by the jobs of one namespace, the oldest first.
 #[derive(Debug, Default)]
-struct Person<'a> {
+struct Share<'a> {
     held: Held,
     messages: VecDeque<&'a Message>,
 }
 
-impl Person<'_> {
+impl Share<'_> {
     fn oldest(&self) -> Option<u64> {
         self.messages.front().map(|message| message.number)
     }
@@ -40,10 +40,10 @@ impl Person<'_> {
 #[derive(Debug, Default)]
 struct Namespace<'a> {
     held: Held,
-    people: BTreeMap<Addressee, Person<'a>>,
+    addressees: BTreeMap<Addressee, Share<'a>>,
 }
 
-/// The numbers of those that go. These are too many if they are more than so many; only their bytes count if not.
+/// The numbers of those that go until `count` and `bytes` both fit. Bytes decide once the count fits.
 pub(super) fn surplus(messages: &[&Message], count: usize, bytes: usize) -> BTreeSet<u64> {
     let (mut dropped, mut all) = (BTreeSet::new(), Held::default());
     messages.iter().for_each(|message| all.take(message));
@@ -71,19 +71,19 @@ fn lose_one<'a>(
     by: fn(&Held) -> usize,
 ) -> Option<&'a Message> {
     let own = namespaces.values_mut().max_by_key(|own| {
-        let oldest = own.people.values().filter_map(Person::oldest).min();
+        let oldest = own.addressees.values().filter_map(Share::oldest).min();
         (by(&own.held), Reverse(oldest))
     })?;
-    let person = { own.people.values_mut() }
-        .max_by_key(|person| (by(&person.held), Reverse(person.oldest())))?;
-    let lost = person.messages.pop_front()?;
-    person.held.lose(lost);
+    let share = { own.addressees.values_mut() }
+        .max_by_key(|share| (by(&share.held), Reverse(share.oldest())))?;
+    let lost = share.messages.pop_front()?;
+    share.held.lose(lost);
     own.held.lose(lost);
     Some(lost)
 }
 
-/// A message that tells of jobs of some namespaces is of the one with the fewest: who floods a person does not drop what others
-/// tell the same person.
+/// A message that tells of jobs of some namespaces is of the one with the fewest: who floods an addressee drops nothing that others
+/// tell it.
 fn shared_out<'a>(messages: &[&'a Message]) -> BTreeMap<Option<&'a str>, Namespace<'a>> {
     let mut tells = BTreeMap::<Option<&str>, usize>::new();
     for message in messages {
@@ -97,9 +97,9 @@ fn shared_out<'a>(messages: &[&'a Message]) -> BTreeMap<Option<&'a str>, Namespa
         let of = of.min_by_key(|namespace| tells[namespace]).flatten();
         let own = shares.entry(of).or_default();
         own.held.take(message);
-        let person = own.people.entry(message.addressee()).or_default();
-        person.held.take(message);
-        person.messages.push_back(message);
+        let share = own.addressees.entry(message.addressee()).or_default();
+        share.held.take(message);
+        share.messages.push_back(message);
     }
     shares
 }

@@ -65,6 +65,10 @@ enum Kind {
 trait Look {
     fn kind(&self, pid: i32) -> Kind;
     fn dispositions(&self, pid: i32) -> Dispositions;
+    /// The same, but not in the middle of a change. It may take a moment.
+    fn settled(&self, pid: i32) -> Dispositions {
+        self.dispositions(pid)
+    }
     fn words(&self, pid: i32) -> Vec<String>;
     /// What its standard input, output and error are, as `/proc/PID/fd` names them.
     fn stream(&self, pid: i32, fd: u8) -> Option<String>;
@@ -78,6 +82,10 @@ impl Look for System {
     }
 
     fn dispositions(&self, pid: i32) -> Dispositions {
+        Dispositions::of(pid).unwrap_or_default()
+    }
+
+    fn settled(&self, pid: i32) -> Dispositions {
         settled(pid)
     }
 
@@ -124,7 +132,7 @@ fn addressees(stat: Stat, all: &[Stat], look: &impl Look, depth: usize) -> Vec<S
     // A shell without job control starts what it does not wait for with these signals ignored (POSIX,
     // 2.11). The trap of the shell decides about that.
     let in_background = |child: &&Stat| {
-        let child = look.dispositions(child.pid);
+        let child = look.settled(child.pid);
         let both = |d: Dispositions| d.ignores(Signal::INT) && d.ignores(Signal::QUIT);
         kind == Kind::Shell && both(child) && !both(own)
     };

@@ -165,7 +165,7 @@ fn a_shell_in_the_background_is_taken_for_that_at_every_moment() {
         std::thread::yield_now();
     }
     let ignores = |pid| {
-        let own = settled(pid);
+        let own = System.settled(pid);
         own.ignores(Signal::INT) && own.ignores(Signal::QUIT)
     };
     let always = (0..20_000).all(|_| ignores(pid));

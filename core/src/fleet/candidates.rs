@@ -232,7 +232,7 @@ impl<'a> Facts<'a> {
     }
 
     /// What a job that waits keeps of each node.
-    fn kept_by(self, waiting: &'a Waiting) -> &'a BTreeMap<NodeName, Keeps> {
+    pub(crate) fn kept_by(self, waiting: &'a Waiting) -> &'a BTreeMap<NodeName, Keeps> {
         waiting.keeps.get_or_init(|| self.keeps_of(&waiting.uid))
     }
 
@@ -363,9 +363,7 @@ impl<'a> Facts<'a> {
             Some(claim) => claim.entitled,
             None => need > 0 && self.is_entitled(self.claims()),
         };
-        let queues = &self.policy.queues;
-        let tree = self.queue().map(|queue| queues.top(queue));
-        let borrows = tree.is_some() && !entitled && need > 0;
+        let borrows = self.queue().is_some() && !entitled && need > 0;
         // One order for all, also of several trees: whoever need not borrow comes first. So no jobs keep room from each other.
         let place = (borrows, Rank::of(job));
         let binds = |claim: &&Claim| {
@@ -375,8 +373,7 @@ impl<'a> Facts<'a> {
         let claims = self.claims().iter().filter(binds);
         let waiting = claims.filter_map(|claim| {
             let waiting = reservations.get(&claim.rank)?;
-            let of_borrower =
-                claim.entitled && borrows && claim.queue.map(|q| queues.top(q)) == tree;
+            let of_borrower = claim.entitled && borrows;
             let binds = of_borrower || waiting.binds(job, self.policy, self.now);
             binds.then_some(waiting)
         });

@@ -7,7 +7,7 @@ use crate::{
         job::JobRecord,
         job_turn::Facts,
         ledger::{self, Claim, Ledger},
-        placement::{Demand, Limit, OfQueue, QuotaWhy, RoleDemand},
+        placement::{Demand, Limit, OfOthers, OfQueue, QuotaWhy, RoleDemand},
         queues::{QueueId, Usage},
         settle_order::Rank,
         unhealthy,
@@ -122,13 +122,12 @@ impl<'a> Facts<'a> {
         if self.job.spec.template.is_some() {
             return None;
         }
-        let others = self.jobs().filter(|other| &other.uid != self.uid);
-        let others = others
-            .filter(|other| &other.name.namespace == namespace && other.spec.template.is_none());
+        let counts =
+            |other: &JobRecord| &other.name.namespace == namespace && other.spec.template.is_none();
         Some(Limit::Namespace {
             namespace,
             most,
-            held: capacity.gpus_held_by(others),
+            held: self.of_others(capacity, most, counts),
         })
     }
 
@@ -136,13 +135,41 @@ impl<'a> Facts<'a> {
     pub(crate) fn of_user(self, capacity: &Capacity) -> Option<Limit<'a>> {
         let user = user_of(self.job)?;
         let most = self.policy.user_gpus_max.of(user)?;
-        let others = self.jobs().filter(|other| &other.uid != self.uid);
-        let others = others.filter(|other| user_of(other) == Some(user));
+        let counts = |other: &JobRecord| user_of(other) == Some(user);
         Some(Limit::User {
             user,
             most,
-            held: capacity.gpus_held_by(others),
+            held: self.of_others(capacity, most, counts),
         })
+    }
+
+    /// What other jobs count against a limit: what they hold, and what those that wait before this one need. It leaves them that of
+    /// what it would have beyond its place, or beyond its minimum: jobs of two queues could otherwise wait for each other.
+    fn of_others(
+        self,
+        capacity: &Capacity,
+        most: u32,
+        counts: impl Fn(&JobRecord) -> bool,
+    ) -> OfOthers {
+        let others = self.jobs().filter(|other| &other.uid != self.uid);
+        let held = capacity.gpus_held_by(others.filter(|other| counts(other)));
+        let own = self.own_gpus().max(need(self.job));
+        let left = most.saturating_sub(held).saturating_sub(own);
+        if left == 0 {
+            return OfOthers { held, kept: 0 };
+        }
+        let before = self
+            .reservations()
+            .before(self.job, self.policy, self.now)
+            .filter(|waiting| self.job_of(&waiting.uid).is_some_and(&counts));
+        let lack = before
+            .filter(|waiting| !self.kept_by(waiting).is_empty())
+            .filter_map(|waiting| self.job_of(&waiting.uid))
+            .map(need);
+        OfOthers {
+            held,
+            kept: lack.fold(0_u32, u32::saturating_add).min(left),
+        }
     }
 
     /// How many GPUs the job may have by the quota of its queue, if the other jobs hold so much.

@@ -156,6 +156,7 @@ impl JobTurn<'_> {
                 let jobs = yields.len();
                 let lent = yields.values().any(|given| given.lent_by.is_some());
                 self.scratch.yields.extend(yields);
+                self.job.room_made = true;
                 // One of them may not give anything at this moment.
                 self.wake(self.now + preempt::AGAIN);
                 let message = match (jobs, lent) {

@@ -25,7 +25,7 @@ pub(crate) use demand::{Demand, RoleDemand};
 pub(crate) use domains::Levels;
 pub(crate) use gang::Share;
 pub(crate) use keep::Keeps;
-pub(crate) use limit::{Limit, OfQueue, QuotaWhy};
+pub(crate) use limit::{Limit, OfOthers, OfQueue, QuotaWhy};
 pub(crate) use why::{Avoided, Held, Kept, Shortfall};
 
 use crate::fleet::members::Member;

@@ -7,8 +7,8 @@
 //! (`placement`).
 //!
 //! A higher priority keeps its room from the first moment on. Among equals, a job keeps it once it has waited for
-//! [`Policy::reserve_after`]: until then smaller ones may go first, which costs little and fills the fleet. A job that could
-//! not start on an empty fleet, or that its namespace's limit holds back, keeps nothing.
+//! [`Policy::reserve_after`]: until then smaller ones may go first, which costs little and fills the fleet. One for which others
+//! give nodes keeps it at once: they would have given them in vain. A job that could not start on an empty fleet, or that its namespace's limit holds back, keeps nothing.
 //!
 //! Where there are queues, a job that its quota holds back keeps nothing, and is none of the first (`ledger`).
 //!
@@ -49,6 +49,7 @@ pub(crate) struct Waiting {
     pub queue: Option<String>,
     priority: i32,
     since: Timestamp,
+    room_made: bool,
     /// What it keeps, by node. It is found out by the first that asks.
     pub keeps: OnceCell<BTreeMap<NodeName, Keeps>>,
 }
@@ -62,13 +63,16 @@ impl Waiting {
             queue: job.spec.queue.clone(),
             priority: job.spec.priority,
             since: since.max(job.counts_since()),
+            room_made: job.room_made,
             keeps: OnceCell::new(),
         }
     }
 
     /// Whether it keeps its room from a job behind it.
     pub(crate) fn binds(&self, job: &JobRecord, policy: &Policy, now: Timestamp) -> bool {
-        self.priority > job.spec.priority || now.since(self.since) >= policy.reserve_after
+        self.room_made
+            || self.priority > job.spec.priority
+            || now.since(self.since) >= policy.reserve_after
     }
 }
 
@@ -88,7 +92,8 @@ impl Reservations {
         let (rank, before) = (Rank::of(job), self.waiting.len());
         if waits_for_room(job) {
             let waiting = self.waiting.entry(rank);
-            waiting.or_insert_with(|| Waiting::of(job));
+            let waiting = waiting.or_insert_with(|| Waiting::of(job));
+            waiting.room_made = job.room_made;
         } else {
             self.waiting.remove(&rank);
         }

@@ -127,6 +127,7 @@ pub(crate) fn look(world: &mut World) {
     wrong.extend(world.pods_wrong());
     wrong.extend(invariants::first_gets_its_room(world));
     wrong.extend(invariants::lender_gets_its_own(world));
+    wrong.extend(invariants::nobody_waits_beside_what_it_could_have(world));
     gangs_give_way(world);
     let now = world.now;
     let remembered = &mut world.liveness.wrong;
@@ -149,6 +150,7 @@ pub(crate) fn look(world: &mut World) {
             let rule = match () {
                 () if key.ends_with("comes first") => "I25",
                 () if key.ends_with("gets its own") => "I29",
+                () if key.ends_with("could begin") => "I31",
                 () => "I13",
             };
             world.fail(rule, format!("{key} for {:?}: {what}", now.since(since)));

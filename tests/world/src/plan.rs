@@ -91,6 +91,10 @@ pub(crate) struct Plan {
     pub(crate) gpus_max: Option<u32>,
     /// A tree of two levels, the one above all in front, or none.
     pub(crate) queues: Vec<Queue>,
+    /// More jobs ask for whole nodes than there are, most of them for a fixed number.
+    pub(crate) crowded: bool,
+    /// The most GPUs that the jobs of one user may hold together.
+    pub(crate) user_gpus_max: Option<u32>,
     /// `stalls`: runners notice which ranks move, and some stand still. `stalls_long`: for so long that jobs without a limit
     /// of their own are restarted. `spins`: whoever waits in a collective uses a processor. `recorder`: ranks tell at which
     /// collective they are.
@@ -101,6 +105,7 @@ pub(crate) struct Plan {
 }
 
 /// How many seeds in a hundred have jobs that run on even numbers of nodes.
+const CROWDS_SHARE: u64 = 8;
 const PAIRS_SHARE: u64 = 8;
 /// How many seeds in a hundred have ranks that stand still.
 const STALLS_SHARE: u64 = 5;
@@ -196,6 +201,27 @@ impl Plan {
         self.in_pairs = Rng::new(seed ^ 0x7061_6972).percent(PAIRS_SHARE) && self.members_max > 1;
     }
 
+    /// Draws whether more jobs ask for whole nodes than there are, from a source of its own.
+    pub(crate) fn draw_crowds(&mut self, seed: u64, cut: &Cut) {
+        // These bytes spell "crow".
+        let mut crowds = Rng::new(seed ^ 0x6372_6f77);
+        self.crowded = crowds.percent(CROWDS_SHARE)
+            && !(self.pods || self.restarts || self.fences || self.size == Size::Large);
+        if !self.crowded {
+            return;
+        }
+        self.gpus = crowds.range(1, 2) as u32;
+        self.machines = cut.machines.unwrap_or(crowds.range(2, 5) as usize);
+        self.members_max = self.machines as u64;
+        self.jobs = cut.jobs.unwrap_or(crowds.range(4, 8) as usize);
+        // Nodes are to be free in between.
+        self.fault_gap = crowds.ms(5_000, 60_000);
+        self.user_gap = crowds.ms(3_000, 15_000);
+        if cut.trouble_ms.is_none() {
+            self.trouble = crowds.ms(30_000, 120_000);
+        }
+    }
+
     /// Draws what the operator allows jobs to take, from a source of its own.
     pub(crate) fn draw_queues(&mut self, seed: u64) {
         // These bytes spell "queu".
@@ -213,12 +239,66 @@ impl Plan {
         }
     }
 
+    /// Draws whether there is a second tree, whether jobs name their queues, and the limit of users, from a source of its own.
+    pub(crate) fn draw_more_queues(&mut self, seed: u64) {
+        // These bytes spell "tree".
+        let mut more = Rng::new(seed ^ 0x7472_6565);
+        let all = u64::from(self.gpus) * self.machines as u64;
+        if self.crowded && more.percent(75) {
+            (self.gpus_max, self.queues) = (None, tree(&mut more, all));
+        }
+        if !self.queues.is_empty() && more.percent(40) {
+            let second = tree(&mut more, all).into_iter().map(|queue| Queue {
+                name: format!("other-{}", queue.name),
+                parent: queue.parent.map(|_| self.queues.len()),
+                namespaces: queue
+                    .namespaces
+                    .iter()
+                    .map(|one| format!("other-{one}"))
+                    .collect(),
+                ..queue
+            });
+            let second: Vec<Queue> = second.collect();
+            self.queues.extend(second);
+        }
+        if !self.queues.is_empty() && more.percent(40) {
+            for queue in self
+                .queues
+                .iter_mut()
+                .filter(|queue| queue.parent.is_some())
+            {
+                queue.namespaces.insert(SHARED.to_owned());
+            }
+        }
+        if all > 0 && !self.pods && more.percent(20) {
+            self.user_gpus_max = Some(more.range(1, all) as u32);
+        }
+    }
+
+    /// The namespace of a job, and the queue that it names.
+    pub(crate) fn queue_of(&self, number: usize) -> (Option<String>, Option<String>) {
+        let with_jobs = || {
+            self.queues
+                .iter()
+                .filter(|queue| !queue.namespaces.is_empty())
+        };
+        let Some(queue) = with_jobs().nth(number % with_jobs().count().max(1)) else {
+            return (None, None);
+        };
+        let names = queue.namespaces.contains(SHARED) && number % 2 == 1;
+        match names {
+            true => (Some(SHARED.to_owned()), Some(queue.name.clone())),
+            false => (Some(queue.name.clone()), None),
+        }
+    }
+
     /// What the operator has said of jobs that wait.
     pub(crate) fn policy(&self) -> Policy {
         Policy {
             preemption: self.preemption,
             evict_after: EVICT_AFTER,
             gpus_max: GpusMax::each(self.gpus_max),
+            user_gpus_max: GpusMax::each(self.user_gpus_max),
             queues: Queues::new(self.queues.clone()).expect("the world draws good queues"),
             ..Policy::default()
         }
@@ -229,7 +309,11 @@ impl Plan {
         // These bytes spell "stal".
         let mut stalls = Rng::new(seed ^ 0x7374_616c);
         self.stalls = stalls.percent(STALLS_SHARE)
-            && !(self.pods || self.restarts || self.fences || self.size == Size::Large);
+            && !(self.crowded
+                || self.pods
+                || self.restarts
+                || self.fences
+                || self.size == Size::Large);
         if !self.stalls {
             return;
         }
@@ -348,6 +432,8 @@ impl Plan {
             preemption: Preemption::Shrink,
             gpus_max: None,
             queues: Vec::new(),
+            crowded: false,
+            user_gpus_max: None,
             stalls: false,
             stalls_long: false,
             spins: false,
@@ -468,6 +554,9 @@ impl FromStr for Cut {
         Ok(cut)
     }
 }
+
+/// The namespace whose jobs may name any queue.
+const SHARED: &str = "shared";
 
 /// Two or three queues that have so many GPUs between none and all each.
 fn tree(rng: &mut Rng, all: u64) -> Vec<Queue> {

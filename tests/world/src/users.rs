@@ -157,17 +157,17 @@ impl World {
             },
             _ => spec,
         };
+        let spec = match self.plan.crowded {
+            true => self.whole_nodes(spec),
+            false => spec,
+        };
         let spec = match self.plan.in_pairs {
             true => pairs::in_pairs(spec),
             false => spec,
         };
-        let metadata = Metadata {
-            name,
-            namespace: match self.plan.queues.len() {
-                0 => None,
-                queues => Some(self.plan.queues[1 + number % (queues - 1)].name.clone()),
-            },
-        };
+        let (namespace, queue) = self.plan.queue_of(number);
+        let spec = SpecDocument { queue, ..spec };
+        let metadata = Metadata { name, namespace };
         let document = JobDocument {
             api_version: API_VERSION.into(),
             kind: KIND.into(),
@@ -189,6 +189,29 @@ impl World {
             request_id,
             accepted: None,
             deleting: false,
+        }
+    }
+
+    /// Where there is a crowd, jobs take whole nodes, most of them a fixed number.
+    fn whole_nodes(&mut self, spec: SpecDocument) -> SpecDocument {
+        let nodes = self.rng.range(1, self.plan.members_max) as i64;
+        let min = match self.rng.percent(70) {
+            true => nodes,
+            false => 1,
+        };
+        SpecDocument {
+            replicas: Some(nodes),
+            min_replicas: Some(min),
+            max_replicas: Some(nodes),
+            gpus_per_node: Some(self.plan.gpus.into()),
+            roles: Vec::new(),
+            framework: None,
+            placement: None,
+            rules: Vec::new(),
+            suspend: None,
+            active_deadline_seconds: None,
+            start_deadline_seconds: None,
+            ..spec
         }
     }
 
@@ -252,7 +275,8 @@ impl World {
     fn prepare_submit(&mut self, number: usize, tries: u32) -> RequestId {
         let uid = JobUid::from(format!("uid{}", self.fresh()));
         // Enough work for a while. Some jobs outlast the world.
-        let steps = if self.rng.percent(30) {
+        let short = if self.plan.crowded { 60 } else { 30 };
+        let steps = if self.rng.percent(short) {
             self.rng.range(5, 100)
         } else {
             self.rng.range(200, 3_000)
@@ -330,7 +354,12 @@ impl World {
         }
         note!(self, "a user asks: {}", short(&request));
         if let Some(seat) = self.some_seat() {
-            let actor = Actor::Local { uid: 1000 };
+            let actor = match self.plan.user_gpus_max {
+                Some(_) => Actor::User {
+                    name: ["ann", "ben"][wish.unwrap_or(0) % 2].to_owned(),
+                },
+                None => Actor::Local { uid: 1000 },
+            };
             self.decide(seat, Input::Request { id, actor, request }, None);
         }
     }
@@ -515,8 +544,8 @@ fn short(request: &Request) -> String {
             name, uid, spec, ..
         } => {
             format!(
-                "submit {name} as {uid}: {} nodes of {}..{}",
-                spec.replicas, spec.min_replicas, spec.max_replicas
+                "submit {name} as {uid}: {} nodes of {}..{}, priority {}",
+                spec.replicas, spec.min_replicas, spec.max_replicas, spec.priority
             )
         }
         other => format!("{other:?}"),

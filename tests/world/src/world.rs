@@ -87,7 +87,9 @@ impl World {
         plan.draw_traits(&mut traits, &options.cut);
         plan.draw_pods(seed, &options.cut);
         plan.draw_restarts(seed, &options.cut);
+        plan.draw_crowds(seed, &options.cut);
         plan.draw_queues(seed);
+        plan.draw_more_queues(seed);
         plan.draw_multiples(seed);
         plan.draw_stalls(seed, &options.cut);
         let mut waits = Rng::new(seed ^ WAITS);

@@ -13,13 +13,13 @@ pub(crate) enum Limit<'a> {
     Namespace {
         namespace: &'a str,
         most: u32,
-        held: u32,
+        held: OfOthers,
     },
     /// A user's limit, and what the other jobs of this user hold.
     User {
         user: &'a str,
         most: u32,
-        held: u32,
+        held: OfOthers,
     },
     Queue(OfQueue<'a>),
     /// The job is in no queue, and keeps what it had before there were any.
@@ -27,6 +27,14 @@ pub(crate) enum Limit<'a> {
         none: NoQueue<'a>,
         left: u32,
     },
+}
+
+/// The GPUs of other jobs that count against a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OfOthers {
+    pub held: u32,
+    /// What this one leaves for those that wait before it.
+    pub kept: u32,
 }
 
 /// A queue's quota, what its other jobs hold, and what is left for this one.
@@ -59,7 +67,7 @@ impl<'a> Limit<'a> {
     pub(crate) fn left(self) -> u32 {
         match self {
             Limit::Namespace { most, held, .. } | Limit::User { most, held, .. } => {
-                most.saturating_sub(held)
+                most.saturating_sub(held.held + held.kept)
             }
             Limit::Queue(OfQueue { left, .. }) | Limit::NoQueue { left, .. } => left,
         }
@@ -105,14 +113,24 @@ impl fmt::Display for Limit<'_> {
                 held,
             } => write!(
                 f,
-                "jobs of namespace {namespace} may hold {most} GPUs (--gpus-max of the coordinator): the others hold {held}"
+                "jobs of namespace {namespace} may hold {most} GPUs (--gpus-max of the coordinator): {held}"
             ),
             Limit::User { user, most, held } => write!(
                 f,
-                "jobs of user {user} may hold {most} GPUs (--user-gpus-max of the coordinator): the others hold {held}"
+                "jobs of user {user} may hold {most} GPUs (--user-gpus-max of the coordinator): {held}"
             ),
             Limit::Queue(of) => of.fmt(f),
             Limit::NoQueue { none, .. } => none.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for OfOthers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the others hold {}", self.held)?;
+        match self.kept {
+            0 => Ok(()),
+            kept => write!(f, ", {kept} are kept for jobs that wait"),
         }
     }
 }

@@ -109,6 +109,20 @@ fn a_job_that_is_evicted_waits_again_and_pays_nothing() {
     assert_eq!(size(&bench, "low"), 2);
 }
 
+/// The nodes come free one after the other, and an equal that came later would take the first.
+#[test]
+fn what_is_freed_for_a_job_is_kept_for_it_at_once() {
+    let mut bench = nodes(2);
+    allow_eviction(&mut bench);
+    bench.submit("low", elastic(2, 2, 0));
+    bench.submit("urgent", elastic(2, 2, 5));
+    bench.submit("small", elastic(1, 1, 5));
+    bench.pass(310 * SECOND);
+    assert_eq!((size(&bench, "urgent"), size(&bench, "small")), (2, 0));
+    cancel(&mut bench, "urgent");
+    assert_eq!(size(&bench, "small"), 1);
+}
+
 #[test]
 fn a_job_says_itself_what_may_be_done_to_it() {
     let mut bench = nodes(4);

@@ -575,3 +575,30 @@ fn jobs_of_two_trees_have_one_order() {
         .collect();
     assert_eq!(began, ["z/next"]);
 }
+
+/// Whoever is within its quota comes before all that would borrow, whatever their tree and priority.
+#[test]
+fn what_a_lender_gets_back_goes_to_no_borrower_of_another_tree() {
+    let mut queues = two(1, 2);
+    queues.push(Queue {
+        name: "others".into(),
+        ..Queue::default()
+    });
+    for (name, quota) in [("z", 0), ("idle", 2)] {
+        queues.push(Queue {
+            name: name.into(),
+            parent: Some(3),
+            quota: Some(quota),
+            namespaces: [name.to_owned()].into(),
+            ..Queue::default()
+        });
+    }
+    let mut bench = bench(2, queues);
+    bench.fleet.policy.preemption = Preemption::Evict;
+    bench.submit("x/borrows", job(2, 2, 2));
+    bench.submit("y/lender", job(2, 2, 1));
+    bench.submit("z/stranger", job(1, 1, 2));
+    bench.pass(310 * SECOND);
+    let sizes = ["x/borrows", "y/lender", "z/stranger"].map(|job| size(&bench, job));
+    assert_eq!(sizes, [0, 2, 0], "{}", message(&bench, "y/lender"));
+}

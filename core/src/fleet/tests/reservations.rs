@@ -292,6 +292,29 @@ fn whom_a_limit_holds_back_no_more_keeps_its_room_at_once() {
     assert!(waits(&bench, "high") && waits(&bench, "second"));
 }
 
+/// Nor does a job take it beyond its minimum, on nodes that are of no use to the first.
+#[test]
+fn who_grows_leaves_the_first_its_share_of_a_limit() {
+    let mut bench = fleet(&[("a", "x", 2), ("b", "x", 1), ("c", "x", 1)]);
+    bench.fleet.policy.gpus_max.named = [("default".to_owned(), 3)].into();
+    bench.submit("y/holds", of(1, 2, 5));
+    bench.submit("high", of(1, 2, 9));
+    let elastic = SpecDocument {
+        replicas: Some(2),
+        max_replicas: Some(2),
+        ..of(1, 1, 0)
+    };
+    bench.submit("grows", elastic);
+    bench.pass(60 * SECOND);
+    assert!(waits(&bench, "high"));
+    assert_eq!(bench.members("grows").len(), 1);
+    let says = &bench.job("grows").message;
+    assert!(says.contains("2 are kept for jobs that wait"), "{says}");
+    cancel(&mut bench, "high");
+    bench.pass(60 * SECOND);
+    assert_eq!(bench.members("grows").len(), 2);
+}
+
 /// Whether a limit holds a job back is the same whoever is asked first in a turn, also if that one has its share of the limit.
 #[test]
 fn whom_a_limit_holds_back_keeps_nothing_whoever_asks() {

@@ -1,14 +1,19 @@
-//! I25: priorities, the limits of namespaces, and what jobs give up for others.
+//! I25: priorities, the limits of namespaces and users, and what jobs give up for others.
 
+mod beside;
 mod quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_core::{
-    fleet::job::{Reason, Stage},
+    fleet::{
+        Actor,
+        job::{Reason, Stage},
+    },
     spec::Preemption,
 };
 
+pub(crate) use beside::nobody_waits_beside_what_it_could_have;
 pub(crate) use quotas::lender_gets_its_own;
 
 use super::*;
@@ -80,14 +85,13 @@ fn gives_rightly(
 /// How long a generation trains at least before its job is evicted.
 pub(crate) const EVICT_AFTER: std::time::Duration = std::time::Duration::from_secs(20);
 
-/// The jobs of a namespace have no generations with more GPUs than it may hold.
+/// The jobs of a namespace, or of a user, have no generations with more GPUs than these may hold.
 fn within_the_limit(
     world: &World,
     before: Option<&JobRecord>,
     job: &JobRecord,
     after: &BTreeMap<&JobUid, &JobRecord>,
 ) -> Broken {
-    let most = world.plan.gpus_max?;
     let before = before.and_then(|job| job.current.as_ref());
     let current = job.current.as_ref()?;
     if job.spec.template.is_some() || before.is_some_and(|before| before.number == current.number) {
@@ -100,21 +104,56 @@ fn within_the_limit(
             .map(|member| member.gpus.len())
             .sum()
     };
-    let others = after
-        .values()
-        .filter(|other| other.uid != job.uid && other.spec.template.is_none());
-    let held: usize = others
-        .filter_map(|other| other.current.as_ref())
-        .map(gpus)
-        .sum();
     let own = gpus(current);
-    (own > 0 && held + own > most as usize).then(|| {
-        let what = format!(
-            "{} takes {own} GPUs, others have {held}, and {most} are the limit",
-            job.uid
-        );
-        ("I25", what)
+    limits_of(world, job).find_map(|(of, most)| {
+        let others = after
+            .values()
+            .filter(|other| other.uid != job.uid && of.counts(other));
+        let held: usize = others
+            .filter_map(|other| other.current.as_ref())
+            .map(gpus)
+            .sum();
+        (own > 0 && held + own > most as usize).then(|| {
+            let what = format!(
+                "{} takes {own} GPUs, others have {held}, and {most} are the limit",
+                job.uid
+            );
+            ("I25", what)
+        })
     })
+}
+
+/// Whose jobs a limit counts together.
+enum Counted<'j> {
+    Namespace(&'j str),
+    User(&'j str),
+}
+
+impl Counted<'_> {
+    fn counts(&self, job: &JobRecord) -> bool {
+        let is_meant = match self {
+            Counted::Namespace(namespace) => job.name.namespace == **namespace,
+            Counted::User(user) => user_of(job) == Some(user),
+        };
+        is_meant && job.spec.template.is_none()
+    }
+}
+
+fn user_of(job: &JobRecord) -> Option<&str> {
+    match job.owner.as_ref()? {
+        Actor::User { name } => Some(name),
+        _ => None,
+    }
+}
+
+/// The limits that count for a job.
+fn limits_of<'w>(world: &'w World, job: &'w JobRecord) -> impl Iterator<Item = (Counted<'w>, u32)> {
+    let namespace = Counted::Namespace(&job.name.namespace);
+    let of_namespace = world.plan.gpus_max.map(|most| (namespace, most));
+    let user = user_of(job).map(Counted::User);
+    of_namespace
+        .into_iter()
+        .chain(user.zip(world.plan.user_gpus_max))
 }
 
 /// Whether the job waits for room, and takes none from the cluster's scheduler.
@@ -136,7 +175,7 @@ fn first(world: &World) -> Option<&JobRecord> {
 /// Whether a job truly says that its room is kept for another, or that its namespace has enough.
 pub(crate) fn is_held_back(world: &World, job: &JobRecord) -> bool {
     if !world.plan.queues.is_empty() {
-        return quotas::is_held_back(world, job);
+        return quotas::is_held_back(world, job) || is_limited(world, job);
     }
     let kept = first(world).is_some_and(|first| rank(first) < rank(job));
     kept || is_limited(world, job)
@@ -152,27 +191,37 @@ fn next_growth(job: &JobRecord) -> u32 {
     each * multiple.get()
 }
 
-/// Whether the smallest growth would be beyond the limit.
+/// How many GPUs it needs to begin.
+fn least(job: &JobRecord) -> usize {
+    let roles = job.spec.roles.iter();
+    let of_roles: u32 = roles
+        .map(|role| role.gpus_per_node * role.min_replicas)
+        .sum();
+    let alike = job.spec.gpus_per_node * job.spec.min_replicas;
+    (if job.spec.roles.is_empty() {
+        alike
+    } else {
+        of_roles
+    }) as usize
+}
+
+/// Whether the smallest growth, or the start, would be beyond a limit.
 fn is_limited(world: &World, job: &JobRecord) -> bool {
-    let Some(most) = world.plan.gpus_max else {
-        return false;
+    let more = match job.current.is_some() {
+        true => next_growth(job) as usize,
+        false => least(job),
     };
-    let all = world
-        .store
-        .jobs
-        .values()
-        .flat_map(JobRecord::unproven_generations);
-    let members = all.flat_map(|generation| &generation.members);
-    let held: BTreeSet<(&NodeName, &String)> = members
-        .flat_map(|member| member.gpus.iter().map(|gpu| (&member.node, gpu)))
-        .collect();
-    let roles = job.spec.roles.iter().map(|role| role.gpus_per_node).max();
-    let each = roles.unwrap_or(job.spec.gpus_per_node);
-    let least = match job.current.is_some() {
-        true => next_growth(job),
-        false => each * job.spec.min_replicas,
-    };
-    held.len() as u32 + least > most
+    more > 0
+        && limits_of(world, job).any(|(of, most)| {
+            let counted = world.store.jobs.values().filter(|other| of.counts(other));
+            let members = counted
+                .flat_map(JobRecord::unproven_generations)
+                .flat_map(|generation| &generation.members);
+            let held: BTreeSet<(&NodeName, &String)> = members
+                .flat_map(|member| member.gpus.iter().map(|gpu| (&member.node, gpu)))
+                .collect();
+            held.len() + more > most as usize
+        })
 }
 
 /// The job that comes first among those that wait does not wait while jobs of lower priority could give it what it needs.

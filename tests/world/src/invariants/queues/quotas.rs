@@ -1,4 +1,4 @@
-//! I29: queues with quotas. The world's queues are one tree of two levels, and what they may hold is counted here anew.
+//! I29: queues with quotas. The world's queues are one or two trees of two levels, and what they may hold is counted here anew.
 
 use std::collections::BTreeSet;
 
@@ -7,32 +7,27 @@ use muster_core::{
     spec::Preemption,
 };
 
-use super::{rank, waits, *};
+use super::{is_limited, least, rank, waits, *};
 use crate::liveness::{usable, waits_for_a_person};
 
 /// The place of a job's queue.
-fn queue_of(world: &World, job: &JobRecord) -> Option<usize> {
-    let has = |queue: &Queue| queue.namespaces.contains(&job.name.namespace);
+pub(super) fn queue_of(world: &World, job: &JobRecord) -> Option<usize> {
+    let has = |queue: &Queue| {
+        let named = job.spec.queue.as_ref();
+        queue.namespaces.contains(&job.name.namespace)
+            && named.is_none_or(|named| *named == queue.name)
+    };
     let queue = world.plan.queues.iter().position(has);
     queue.filter(|_| job.spec.template.is_none())
 }
 
-fn quota(queue: &Queue) -> usize {
-    queue.quota.map_or(0, |quota| quota as usize)
+/// The queue above it that has none above. Only the queues of one tree lend each other anything.
+fn top(queues: &[Queue], queue: usize) -> usize {
+    queues[queue].parent.unwrap_or(queue)
 }
 
-/// How many GPUs it needs to begin.
-fn least(job: &JobRecord) -> usize {
-    let roles = job.spec.roles.iter();
-    let of_roles: u32 = roles
-        .map(|role| role.gpus_per_node * role.min_replicas)
-        .sum();
-    let alike = job.spec.gpus_per_node * job.spec.min_replicas;
-    (if job.spec.roles.is_empty() {
-        alike
-    } else {
-        of_roles
-    }) as usize
+fn quota(queue: &Queue) -> usize {
+    queue.quota.map_or(0, |quota| quota as usize)
 }
 
 /// How many GPUs the generations of each queue's jobs have. `all`: also those that are being stopped.
@@ -58,8 +53,16 @@ fn held<'j>(world: &World, jobs: impl Iterator<Item = &'j JobRecord>, all: bool)
 
 /// What is wrong if the queues hold so much together.
 fn beyond(queues: &[Queue], held: &[usize]) -> Option<String> {
+    let tops = (0..queues.len()).filter(|place| queues[*place].parent.is_none());
+    let mut wrong = tops.filter_map(|top| beyond_of_tree(queues, top, held));
+    wrong.next()
+}
+
+/// The same of one tree.
+fn beyond_of_tree(queues: &[Queue], top: usize, held: &[usize]) -> Option<String> {
     let (mut flows, mut quotas) = (0_i64, 0);
-    for (queue, held) in queues.iter().zip(held).skip(1) {
+    let all = queues.iter().zip(held);
+    for (queue, held) in all.filter(|(queue, _)| queue.parent == Some(top)) {
         let borrows = *held as i64 - quota(queue) as i64;
         let most = queue.borrowing_limit.map_or(i64::MAX, i64::from);
         if borrows > most {
@@ -69,8 +72,32 @@ fn beyond(queues: &[Queue], held: &[usize]) -> Option<String> {
         flows += borrows.max(-lends);
         quotas += quota(queue);
     }
-    let shared = queues[0].quota.map_or(0, |all| all as i64 - quotas as i64);
-    (flows > shared).then(|| "all queues hold more than they have together".to_owned())
+    let shared = queues[top]
+        .quota
+        .map_or(0, |all| all as i64 - quotas as i64);
+    (flows > shared).then(|| {
+        format!(
+            "all queues of {} hold more than they have",
+            queues[top].name
+        )
+    })
+}
+
+/// Whether the job's queue has what it needs to begin and has not lent it, or would have it back.
+pub(super) fn is_entitled(world: &World, job: &JobRecord) -> bool {
+    let held = held(world, world.store.jobs.values(), true);
+    let queues = &world.plan.queues;
+    queue_of(world, job).is_some_and(|queue| held[queue] + least(job) <= quota(&queues[queue]))
+}
+
+/// Whether the queues let the job begin: within its quota, or with what others leave.
+pub(super) fn may_hold(world: &World, job: &JobRecord) -> bool {
+    let Some(queue) = queue_of(world, job) else {
+        return false;
+    };
+    let mut held = held(world, world.store.jobs.values(), true);
+    held[queue] += least(job);
+    beyond(&world.plan.queues, &held).is_none()
 }
 
 /// No new generation makes a queue, or all together, hold more than they may.
@@ -106,6 +133,7 @@ pub(super) fn may_take_back(
     let now = held(world, others, false);
     let with_stopping = held(world, world.store.jobs.values(), true);
     of != own
+        && top(queues, of) == top(queues, own)
         && now[own] + least(to) <= quota(&queues[own])
         && with_stopping[of] > quota(&queues[of])
 }
@@ -137,7 +165,8 @@ pub(crate) fn lender_gets_its_own(world: &World) -> Option<(String, String)> {
         return None;
     }
     let usage = held(world, world.store.jobs.values(), true);
-    let waiting = || world.store.jobs.values().filter(|job| waits(job));
+    let asks = |job: &&JobRecord| waits(job) && !is_limited(world, job);
+    let waiting = || world.store.jobs.values().filter(asks);
     let entitled = waiting().filter(|job| {
         let queue = queue_of(world, job);
         queue.is_some_and(|queue| usage[queue] + least(job) <= quota(&queues[queue]))
@@ -175,7 +204,7 @@ pub(crate) fn lender_gets_its_own(world: &World) -> Option<(String, String)> {
         else {
             continue;
         };
-        if of == own || waits_for_a_person(world, other) {
+        if of == own || top(queues, of) != top(queues, own) || waits_for_a_person(world, other) {
             continue;
         }
         let alike = other.spec.roles.is_empty() && !other.spec.packs();

@@ -20,7 +20,7 @@ use crate::{
             Share,
         },
         registry::Node,
-        reservations::{self, RESERVING_MAX, Reservations, Waiting},
+        reservations::{self, RESERVING_MAX, Waiting},
         room::Room,
         selected,
         settle_order::Rank,
@@ -226,13 +226,8 @@ impl<'a> Facts<'a> {
             .collect()
     }
 
-    pub(crate) fn reservations(self) -> &'a Reservations {
-        self.reservations
-            .get_or_init(|| Reservations::of(self.jobs()))
-    }
-
     /// What a job that waits keeps of each node.
-    pub(crate) fn kept_by(self, waiting: &'a Waiting) -> &'a BTreeMap<NodeName, Keeps> {
+    fn kept_by(self, waiting: &'a Waiting) -> &'a BTreeMap<NodeName, Keeps> {
         waiting.keeps.get_or_init(|| self.keeps_of(&waiting.uid))
     }
 
@@ -304,10 +299,8 @@ impl<'a> Facts<'a> {
 
     /// The limit of its namespace or its user, which leaves it less.
     pub(crate) fn own_limit(self) -> Option<Limit<'a>> {
-        let limits = [
-            self.of_namespace(self.capacity),
-            self.of_user(self.capacity),
-        ];
+        let would_start = |waiting: &'a Waiting| !self.kept_by(waiting).is_empty();
+        let limits = [self.of_namespace(would_start), self.of_user(would_start)];
         { limits.into_iter().flatten() }.min_by_key(|limit| limit.left())
     }
 

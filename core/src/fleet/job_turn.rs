@@ -80,6 +80,11 @@ impl<'a> Facts<'a> {
         }
     }
 
+    pub(crate) fn reservations(self) -> &'a Reservations {
+        self.reservations
+            .get_or_init(|| Reservations::of(self.jobs()))
+    }
+
     pub(crate) fn is_listening(&self) -> bool {
         let jobs = || self.jobs();
         self.presence.is_listening(self.now, self.nodes, jobs)

@@ -3,12 +3,12 @@
 
 use crate::{
     fleet::{
-        capacity::Capacity,
         job::JobRecord,
         job_turn::Facts,
         ledger::{self, Claim, Ledger},
         placement::{Demand, Limit, OfOthers, OfQueue, QuotaWhy, RoleDemand},
         queues::{QueueId, Usage},
+        reservations::Waiting,
         settle_order::Rank,
         unhealthy,
     },
@@ -114,8 +114,12 @@ impl<'a> Facts<'a> {
         coming
     }
 
-    /// How many more GPUs the job may have by the limit of its namespace.
-    pub(crate) fn of_namespace(self, capacity: &Capacity) -> Option<Limit<'a>> {
+    /// How many more GPUs the job may have by the limit of its namespace. `would_start`: whether a job that waits would start on an
+    /// empty fleet.
+    pub(crate) fn of_namespace(
+        self,
+        would_start: impl Fn(&'a Waiting) -> bool,
+    ) -> Option<Limit<'a>> {
         let namespace = &self.job.name.namespace;
         let most = self.policy.gpus_max.of(namespace)?;
         // Kubernetes counts what pods have.
@@ -127,19 +131,19 @@ impl<'a> Facts<'a> {
         Some(Limit::Namespace {
             namespace,
             most,
-            held: self.of_others(capacity, most, counts),
+            held: self.of_others(most, counts, would_start),
         })
     }
 
     /// How many more GPUs the job may have by the limit of its user.
-    pub(crate) fn of_user(self, capacity: &Capacity) -> Option<Limit<'a>> {
+    pub(crate) fn of_user(self, would_start: impl Fn(&'a Waiting) -> bool) -> Option<Limit<'a>> {
         let user = user_of(self.job)?;
         let most = self.policy.user_gpus_max.of(user)?;
         let counts = |other: &JobRecord| user_of(other) == Some(user);
         Some(Limit::User {
             user,
             most,
-            held: self.of_others(capacity, most, counts),
+            held: self.of_others(most, counts, would_start),
         })
     }
 
@@ -147,12 +151,14 @@ impl<'a> Facts<'a> {
     /// what it would have beyond its place, or beyond its minimum: jobs of two queues could otherwise wait for each other.
     fn of_others(
         self,
-        capacity: &Capacity,
         most: u32,
         counts: impl Fn(&JobRecord) -> bool,
+        would_start: impl Fn(&'a Waiting) -> bool,
     ) -> OfOthers {
         let others = self.jobs().filter(|other| &other.uid != self.uid);
-        let held = capacity.gpus_held_by(others.filter(|other| counts(other)));
+        let held = self
+            .capacity
+            .gpus_held_by(others.filter(|other| counts(other)));
         let own = self.own_gpus().max(need(self.job));
         let left = most.saturating_sub(held).saturating_sub(own);
         if left == 0 {
@@ -163,7 +169,7 @@ impl<'a> Facts<'a> {
             .before(self.job, self.policy, self.now)
             .filter(|waiting| self.job_of(&waiting.uid).is_some_and(&counts));
         let lack = before
-            .filter(|waiting| !self.kept_by(waiting).is_empty())
+            .filter(|waiting| would_start(waiting))
             .filter_map(|waiting| self.job_of(&waiting.uid))
             .map(need);
         OfOthers {

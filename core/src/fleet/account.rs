@@ -77,7 +77,7 @@ pub(crate) fn waits(record: &mut JobRecord, now: Timestamp) {
 }
 
 pub(crate) fn goes_on(record: &mut JobRecord, now: Timestamp) {
-    record.room_made = false;
+    record.room_made = None;
     if let (Some(since), Some(incident)) =
         (record.waiting_since.take(), record.incidents.last_mut())
     {

@@ -290,17 +290,31 @@ impl<'a> Facts<'a> {
 
     /// How many GPUs the job may have, by the limit that leaves it least.
     pub(crate) fn limit(self) -> Option<Limit<'a>> {
-        let limits = [self.own_limit(), self.queue_limit()];
+        let before = match self.own_limit() {
+            Some(_) => self.keepers(),
+            None => Vec::new(),
+        };
+        let limits = [
+            self.of_namespace(&before),
+            self.of_user(&before),
+            self.queue_limit(),
+        ];
         limits
             .into_iter()
             .flatten()
             .min_by_key(|limit| limit.left())
     }
 
-    /// The limit of its namespace or its user, which leaves it less.
+    /// The jobs that keep room from this one.
+    fn keepers(self) -> Vec<&'a JobRecord> {
+        let before = self.before().into_iter();
+        let keeps = before.filter(|waiting| !self.kept_by(waiting).is_empty());
+        keeps.filter_map(|one| self.job_of(&one.uid)).collect()
+    }
+
+    /// The limit of its namespace or its user, which leaves it less, whoever else waits.
     pub(crate) fn own_limit(self) -> Option<Limit<'a>> {
-        let would_start = |waiting: &'a Waiting| !self.kept_by(waiting).is_empty();
-        let limits = [self.of_namespace(would_start), self.of_user(would_start)];
+        let limits = [self.of_namespace(&[]), self.of_user(&[])];
         { limits.into_iter().flatten() }.min_by_key(|limit| limit.left())
     }
 

@@ -142,9 +142,9 @@ pub struct JobRecord {
     /// Since when nothing can be done, because nodes are missing or the job is in back-off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since: Option<Timestamp>,
-    /// Others were asked to give nodes for it since then, so it keeps its room from equals at once.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub room_made: bool,
+    /// When others were last asked to give nodes for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room_made: Option<Timestamp>,
     /// Where its time has gone. `None`: only coordinators that kept no account have decided about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeAccount>,
@@ -401,7 +401,7 @@ impl JobRecord {
             incidents_dropped: 0,
             lost: BTreeMap::new(),
             waiting_since: None,
-            room_made: false,
+            room_made: None,
             time: Some(TimeAccount::begun(now)),
             last_step: None,
             furthest_step: None,

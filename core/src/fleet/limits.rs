@@ -8,7 +8,6 @@ use crate::{
         ledger::{self, Claim, Ledger},
         placement::{Demand, Limit, OfOthers, OfQueue, QuotaWhy, RoleDemand},
         queues::{QueueId, Usage},
-        reservations::Waiting,
         settle_order::Rank,
         unhealthy,
     },
@@ -114,12 +113,9 @@ impl<'a> Facts<'a> {
         coming
     }
 
-    /// How many more GPUs the job may have by the limit of its namespace. `would_start`: whether a job that waits would start on an
-    /// empty fleet.
-    pub(crate) fn of_namespace(
-        self,
-        would_start: impl Fn(&'a Waiting) -> bool,
-    ) -> Option<Limit<'a>> {
+    /// How many more GPUs the job may have by the limit of its namespace. `before`: jobs that wait, to which it leaves what they
+    /// need.
+    pub(crate) fn of_namespace(self, before: &[&JobRecord]) -> Option<Limit<'a>> {
         let namespace = &self.job.name.namespace;
         let most = self.policy.gpus_max.of(namespace)?;
         // Kubernetes counts what pods have.
@@ -131,50 +127,40 @@ impl<'a> Facts<'a> {
         Some(Limit::Namespace {
             namespace,
             most,
-            held: self.of_others(most, counts, would_start),
+            others: self.of_others(most, counts, before),
         })
     }
 
     /// How many more GPUs the job may have by the limit of its user.
-    pub(crate) fn of_user(self, would_start: impl Fn(&'a Waiting) -> bool) -> Option<Limit<'a>> {
+    pub(crate) fn of_user(self, before: &[&JobRecord]) -> Option<Limit<'a>> {
         let user = user_of(self.job)?;
         let most = self.policy.user_gpus_max.of(user)?;
         let counts = |other: &JobRecord| user_of(other) == Some(user);
         Some(Limit::User {
             user,
             most,
-            held: self.of_others(most, counts, would_start),
+            others: self.of_others(most, counts, before),
         })
     }
 
-    /// What other jobs count against a limit: what they hold, and what those that wait before this one need. It leaves them that of
-    /// what it would have beyond its place, or beyond its minimum: jobs of two queues could otherwise wait for each other.
+    /// What counts against a limit: what other jobs hold, and what those before this one need. Of what it has, or needs to begin,
+    /// it leaves them nothing.
     fn of_others(
         self,
         most: u32,
         counts: impl Fn(&JobRecord) -> bool,
-        would_start: impl Fn(&'a Waiting) -> bool,
+        before: &[&JobRecord],
     ) -> OfOthers {
         let others = self.jobs().filter(|other| &other.uid != self.uid);
         let held = self
             .capacity
             .gpus_held_by(others.filter(|other| counts(other)));
         let own = self.own_gpus().max(need(self.job));
-        let left = most.saturating_sub(held).saturating_sub(own);
-        if left == 0 {
-            return OfOthers { held, kept: 0 };
-        }
-        let before = self
-            .reservations()
-            .before(self.job, self.policy, self.now)
-            .filter(|waiting| self.job_of(&waiting.uid).is_some_and(&counts));
-        let lack = before
-            .filter(|waiting| would_start(waiting))
-            .filter_map(|waiting| self.job_of(&waiting.uid))
-            .map(need);
+        let over = most.saturating_sub(held).saturating_sub(own);
+        let needs = before.iter().filter(|job| counts(job)).map(|job| need(job));
         OfOthers {
             held,
-            kept: lack.fold(0_u32, u32::saturating_add).min(left),
+            kept: needs.fold(0_u32, u32::saturating_add).min(over),
         }
     }
 

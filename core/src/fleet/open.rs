@@ -15,6 +15,7 @@ use crate::{
         placement::Placement,
         preempt::{self, Preempt},
         receipt::{Cause, Incident},
+        reservations,
         shortage::Shortage,
         unhealthy,
     },
@@ -156,7 +157,9 @@ impl JobTurn<'_> {
                 let jobs = yields.len();
                 let lent = yields.values().any(|given| given.lent_by.is_some());
                 self.scratch.yields.extend(yields);
-                self.job.room_made = true;
+                if !reservations::room_is_made(self.job) {
+                    self.job.room_made = Some(self.now);
+                }
                 // One of them may not give anything at this moment.
                 self.wake(self.now + preempt::AGAIN);
                 let message = match (jobs, lent) {

@@ -8,7 +8,8 @@
 //!
 //! A higher priority keeps its room from the first moment on. Among equals, a job keeps it once it has waited for
 //! [`Policy::reserve_after`]: until then smaller ones may go first, which costs little and fills the fleet. One for which others
-//! give nodes keeps it at once: they would have given them in vain. A job that could not start on an empty fleet, or that its namespace's limit holds back, keeps nothing.
+//! give nodes keeps it at once: they would have given them in vain. A job that could not start on an empty fleet, or that the
+//! limit of its namespace or user holds back, keeps nothing.
 //!
 //! Where there are queues, a job that its quota holds back keeps nothing, and is none of the first (`ledger`).
 //!
@@ -49,6 +50,7 @@ pub(crate) struct Waiting {
     pub queue: Option<String>,
     priority: i32,
     since: Timestamp,
+    /// Others were asked to give nodes for it since then.
     room_made: bool,
     /// What it keeps, by node. It is found out by the first that asks.
     pub keeps: OnceCell<BTreeMap<NodeName, Keeps>>,
@@ -56,14 +58,13 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     fn of(job: &JobRecord) -> Waiting {
-        let since = job.waiting_since.unwrap_or(job.created);
         Waiting {
             uid: job.uid.clone(),
             name: job.name.clone(),
             queue: job.spec.queue.clone(),
             priority: job.spec.priority,
-            since: since.max(job.counts_since()),
-            room_made: job.room_made,
+            since: since(job),
+            room_made: room_is_made(job),
             keeps: OnceCell::new(),
         }
     }
@@ -93,7 +94,7 @@ impl Reservations {
         if waits_for_room(job) {
             let waiting = self.waiting.entry(rank);
             let waiting = waiting.or_insert_with(|| Waiting::of(job));
-            waiting.room_made = job.room_made;
+            waiting.room_made = room_is_made(job);
         } else {
             self.waiting.remove(&rank);
         }
@@ -141,6 +142,17 @@ impl Reservations {
 /// Whether the job would start if only there were room.
 pub(crate) fn waits_for_room(job: &JobRecord) -> bool {
     job.waits_for_nodes() && !job.suspended && job.is_eligible() && job.spec.template.is_none()
+}
+
+/// Since when it has waited, as far as that counts among equals.
+fn since(job: &JobRecord) -> Timestamp {
+    let since = job.waiting_since.unwrap_or(job.created);
+    since.max(job.counts_since())
+}
+
+/// Whether others were asked to give nodes for it since it began to wait.
+pub(crate) fn room_is_made(job: &JobRecord) -> bool {
+    job.room_made.is_some_and(|at| at >= since(job))
 }
 
 /// Whether the job has its place in the fleet already, so that it comes before those that wait on the nodes that it had last.

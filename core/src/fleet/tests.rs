@@ -43,6 +43,7 @@ mod known;
 mod lifecycle;
 mod lifetime;
 mod limits;
+mod limits_of_users;
 mod listening;
 mod member_restart;
 mod memory;

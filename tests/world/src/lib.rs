@@ -49,6 +49,7 @@ mod clock;
 mod cluster;
 mod commit;
 mod coordinator;
+mod crowd;
 mod disk;
 mod event;
 mod fault;

@@ -4,6 +4,8 @@
 //! A seed has a random half of the faults, not all. So faults that hide each other also occur apart
 //! (swarm testing, Groce and others, 2012).
 
+mod queues;
+
 use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 
 use muster_core::{
@@ -105,7 +107,6 @@ pub(crate) struct Plan {
 }
 
 /// How many seeds in a hundred have jobs that run on even numbers of nodes.
-const CROWDS_SHARE: u64 = 8;
 const PAIRS_SHARE: u64 = 8;
 /// How many seeds in a hundred have ranks that stand still.
 const STALLS_SHARE: u64 = 5;
@@ -199,97 +200,6 @@ impl Plan {
     pub(crate) fn draw_multiples(&mut self, seed: u64) {
         // These bytes spell "pair".
         self.in_pairs = Rng::new(seed ^ 0x7061_6972).percent(PAIRS_SHARE) && self.members_max > 1;
-    }
-
-    /// Draws whether more jobs ask for whole nodes than there are, from a source of its own.
-    pub(crate) fn draw_crowds(&mut self, seed: u64, cut: &Cut) {
-        // These bytes spell "crow".
-        let mut crowds = Rng::new(seed ^ 0x6372_6f77);
-        self.crowded = crowds.percent(CROWDS_SHARE)
-            && !(self.pods || self.restarts || self.fences || self.size == Size::Large);
-        if !self.crowded {
-            return;
-        }
-        self.gpus = crowds.range(1, 2) as u32;
-        self.machines = cut.machines.unwrap_or(crowds.range(2, 5) as usize);
-        self.members_max = self.machines as u64;
-        self.jobs = cut.jobs.unwrap_or(crowds.range(4, 8) as usize);
-        // Nodes are to be free in between.
-        self.fault_gap = crowds.ms(5_000, 60_000);
-        self.user_gap = crowds.ms(3_000, 15_000);
-        if cut.trouble_ms.is_none() {
-            self.trouble = crowds.ms(30_000, 120_000);
-        }
-    }
-
-    /// Draws what the operator allows jobs to take, from a source of its own.
-    pub(crate) fn draw_queues(&mut self, seed: u64) {
-        // These bytes spell "queu".
-        let mut queues = Rng::new(seed ^ 0x7175_6575);
-        self.preemption = match queues.below(100) {
-            0..=39 => Preemption::Evict,
-            40..=89 => Preemption::Shrink,
-            _ => Preemption::Never,
-        };
-        let all = self.gpus * self.machines as u32;
-        if all > 0 && queues.percent(25) {
-            self.gpus_max = Some(queues.range(1, all.into()) as u32);
-        } else if all > 0 && !self.pods && queues.percent(60) {
-            self.queues = tree(&mut queues, all.into());
-        }
-    }
-
-    /// Draws whether there is a second tree, whether jobs name their queues, and the limit of users, from a source of its own.
-    pub(crate) fn draw_more_queues(&mut self, seed: u64) {
-        // These bytes spell "tree".
-        let mut more = Rng::new(seed ^ 0x7472_6565);
-        let all = u64::from(self.gpus) * self.machines as u64;
-        if self.crowded && more.percent(75) {
-            (self.gpus_max, self.queues) = (None, tree(&mut more, all));
-        }
-        if !self.queues.is_empty() && more.percent(40) {
-            let second = tree(&mut more, all).into_iter().map(|queue| Queue {
-                name: format!("other-{}", queue.name),
-                parent: queue.parent.map(|_| self.queues.len()),
-                namespaces: queue
-                    .namespaces
-                    .iter()
-                    .map(|one| format!("other-{one}"))
-                    .collect(),
-                ..queue
-            });
-            let second: Vec<Queue> = second.collect();
-            self.queues.extend(second);
-        }
-        if !self.queues.is_empty() && more.percent(40) {
-            for queue in self
-                .queues
-                .iter_mut()
-                .filter(|queue| queue.parent.is_some())
-            {
-                queue.namespaces.insert(SHARED.to_owned());
-            }
-        }
-        if all > 0 && !self.pods && more.percent(20) {
-            self.user_gpus_max = Some(more.range(1, all) as u32);
-        }
-    }
-
-    /// The namespace of a job, and the queue that it names.
-    pub(crate) fn queue_of(&self, number: usize) -> (Option<String>, Option<String>) {
-        let with_jobs = || {
-            self.queues
-                .iter()
-                .filter(|queue| !queue.namespaces.is_empty())
-        };
-        let Some(queue) = with_jobs().nth(number % with_jobs().count().max(1)) else {
-            return (None, None);
-        };
-        let names = queue.namespaces.contains(SHARED) && number % 2 == 1;
-        match names {
-            true => (Some(SHARED.to_owned()), Some(queue.name.clone())),
-            false => (Some(queue.name.clone()), None),
-        }
     }
 
     /// What the operator has said of jobs that wait.
@@ -553,34 +463,6 @@ impl FromStr for Cut {
         }
         Ok(cut)
     }
-}
-
-/// The namespace whose jobs may name any queue.
-const SHARED: &str = "shared";
-
-/// Two or three queues that have so many GPUs between none and all each.
-fn tree(rng: &mut Rng, all: u64) -> Vec<Queue> {
-    let below: Vec<Queue> = (0..rng.range(2, 3))
-        .map(|number| {
-            let limit = |rng: &mut Rng| rng.percent(25).then(|| rng.range(0, all) as u32);
-            Queue {
-                name: format!("q{number}"),
-                parent: Some(0),
-                quota: Some(rng.range(0, all) as u32),
-                borrowing_limit: limit(rng),
-                lending_limit: limit(rng),
-                namespaces: [format!("q{number}")].into(),
-                max_priority: None,
-            }
-        })
-        .collect();
-    let quotas: u32 = below.iter().filter_map(|queue| queue.quota).sum();
-    let top = Queue {
-        name: "all".into(),
-        quota: rng.percent(30).then(|| quotas + rng.range(0, 2) as u32),
-        ..Queue::default()
-    };
-    [vec![top], below].concat()
 }
 
 #[cfg(test)]

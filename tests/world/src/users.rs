@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_core::{
-    fleet::{Actor, Answer, Input, Refusal, Request, RequestId, job::JobRecord},
+    fleet::{Answer, Input, Refusal, Request, RequestId, job::JobRecord},
     id::{JobName, JobUid},
     spec::{
         API_VERSION, AfterDocument, EnvVar, JobDocument, JobSpec, KIND, Metadata,
@@ -192,29 +192,6 @@ impl World {
         }
     }
 
-    /// Where there is a crowd, jobs take whole nodes, most of them a fixed number.
-    fn whole_nodes(&mut self, spec: SpecDocument) -> SpecDocument {
-        let nodes = self.rng.range(1, self.plan.members_max) as i64;
-        let min = match self.rng.percent(70) {
-            true => nodes,
-            false => 1,
-        };
-        SpecDocument {
-            replicas: Some(nodes),
-            min_replicas: Some(min),
-            max_replicas: Some(nodes),
-            gpus_per_node: Some(self.plan.gpus.into()),
-            roles: Vec::new(),
-            framework: None,
-            placement: None,
-            rules: Vec::new(),
-            suspend: None,
-            active_deadline_seconds: None,
-            start_deadline_seconds: None,
-            ..spec
-        }
-    }
-
     /// In some worlds jobs wait for others that are submitted before them, or for a time.
     fn with_waits(&mut self, number: usize, name: &str, spec: SpecDocument) -> SpecDocument {
         if !self.plan.pipelines {
@@ -354,12 +331,7 @@ impl World {
         }
         note!(self, "a user asks: {}", short(&request));
         if let Some(seat) = self.some_seat() {
-            let actor = match self.plan.user_gpus_max {
-                Some(_) => Actor::User {
-                    name: ["ann", "ben"][wish.unwrap_or(0) % 2].to_owned(),
-                },
-                None => Actor::Local { uid: 1000 },
-            };
+            let actor = self.actor(wish);
             self.decide(seat, Input::Request { id, actor, request }, None);
         }
     }

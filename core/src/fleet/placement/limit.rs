@@ -13,13 +13,13 @@ pub(crate) enum Limit<'a> {
     Namespace {
         namespace: &'a str,
         most: u32,
-        held: OfOthers,
+        others: OfOthers,
     },
     /// A user's limit, and what the other jobs of this user hold.
     User {
         user: &'a str,
         most: u32,
-        held: OfOthers,
+        others: OfOthers,
     },
     Queue(OfQueue<'a>),
     /// The job is in no queue, and keeps what it had before there were any.
@@ -33,7 +33,7 @@ pub(crate) enum Limit<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OfOthers {
     pub held: u32,
-    /// What this one leaves for those that wait before it.
+    /// What is left for those that wait before this one.
     pub kept: u32,
 }
 
@@ -66,8 +66,8 @@ impl<'a> Limit<'a> {
     /// How many GPUs the job may have.
     pub(crate) fn left(self) -> u32 {
         match self {
-            Limit::Namespace { most, held, .. } | Limit::User { most, held, .. } => {
-                most.saturating_sub(held.held + held.kept)
+            Limit::Namespace { most, others, .. } | Limit::User { most, others, .. } => {
+                most.saturating_sub(others.held + others.kept)
             }
             Limit::Queue(OfQueue { left, .. }) | Limit::NoQueue { left, .. } => left,
         }
@@ -110,14 +110,14 @@ impl fmt::Display for Limit<'_> {
             Limit::Namespace {
                 namespace,
                 most,
-                held,
+                others,
             } => write!(
                 f,
-                "jobs of namespace {namespace} may hold {most} GPUs (--gpus-max of the coordinator): {held}"
+                "jobs of namespace {namespace} may hold {most} GPUs (--gpus-max of the coordinator): {others}"
             ),
-            Limit::User { user, most, held } => write!(
+            Limit::User { user, most, others } => write!(
                 f,
-                "jobs of user {user} may hold {most} GPUs (--user-gpus-max of the coordinator): {held}"
+                "jobs of user {user} may hold {most} GPUs (--user-gpus-max of the coordinator): {others}"
             ),
             Limit::Queue(of) => of.fmt(f),
             Limit::NoQueue { none, .. } => none.fmt(f),

@@ -580,19 +580,9 @@ fn jobs_of_two_trees_have_one_order() {
 #[test]
 fn what_a_lender_gets_back_goes_to_no_borrower_of_another_tree() {
     let mut queues = two(1, 2);
-    queues.push(Queue {
-        name: "others".into(),
-        ..Queue::default()
-    });
-    for (name, quota) in [("z", 0), ("idle", 2)] {
-        queues.push(Queue {
-            name: name.into(),
-            parent: Some(3),
-            quota: Some(quota),
-            namespaces: [name.to_owned()].into(),
-            ..Queue::default()
-        });
-    }
+    queues.push(queue("others", None, None));
+    queues.push(queue("z", Some(3), Some(0)));
+    queues.push(queue("idle", Some(3), Some(2)));
     let mut bench = bench(2, queues);
     bench.fleet.policy.preemption = Preemption::Evict;
     bench.submit("x/borrows", job(2, 2, 2));

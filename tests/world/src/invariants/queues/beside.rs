@@ -2,7 +2,7 @@
 //! before it, may begin as far as limits and quotas go, and could do so if more nodes were free.
 
 use super::{
-    quotas::{is_entitled, may_hold},
+    quotas::{is_entitled, may_hold, queue_of},
     rank, waits, *,
 };
 use crate::liveness::{usable, waits_for_a_person};
@@ -18,7 +18,9 @@ pub(crate) fn nobody_waits_beside_what_it_could_have(
         waiting.partition(|job| may_begin(world, job) && has_room(world, job, &nobody));
     let all = all_that_is_held(world);
     let keeps = |job: &&JobRecord| {
-        (may_begin(world, job) || gets_its_own(world, job)) && has_room(world, job, &all)
+        // One with roles may wait for any node.
+        !job.spec.roles.is_empty()
+            || (may_begin(world, job) || gets_its_own(world, job)) && has_room(world, job, &all)
     };
     let keeps: Vec<&JobRecord> = cannot.into_iter().filter(keeps).collect();
     let left = could
@@ -54,7 +56,14 @@ fn gets_its_own(world: &World, job: &JobRecord) -> bool {
     !is_limited(world, job) && is_entitled(world, job)
 }
 
-/// Whether what one waits for may be kept from the other.
+/// Whether what one waits for may be kept from the other: first come those within their quota.
 fn comes_before(world: &World, one: &JobRecord, other: &JobRecord) -> bool {
-    gets_its_own(world, one) || rank(one) < rank(other)
+    // One behind another of its queue may find the quota claimed.
+    let is_behind = || {
+        let mut all = world.store.jobs.values();
+        let queue = queue_of(world, other);
+        all.any(|job| waits(job) && queue_of(world, job) == queue && rank(job) < rank(other))
+    };
+    let entitled = gets_its_own(world, other) && !is_behind();
+    (!gets_its_own(world, one), rank(one)) < (!entitled, rank(other))
 }

@@ -1,0 +1,41 @@
+//! Jobs of a crowd, and who submits jobs where users have limits.
+
+use muster_core::{fleet::Actor, spec::SpecDocument};
+
+use crate::world::World;
+
+impl World {
+    /// Where there is a crowd, jobs take whole nodes, most of them a fixed number.
+    pub(crate) fn whole_nodes(&mut self, spec: SpecDocument) -> SpecDocument {
+        let nodes = self.rng.range(1, self.plan.members_max) as i64;
+        let min = match self.rng.percent(70) {
+            true => nodes,
+            false => 1,
+        };
+        SpecDocument {
+            replicas: Some(nodes),
+            min_replicas: Some(min),
+            max_replicas: Some(nodes),
+            gpus_per_node: Some(self.plan.gpus.into()),
+            roles: Vec::new(),
+            framework: None,
+            placement: None,
+            rules: Vec::new(),
+            suspend: None,
+            active_deadline_seconds: None,
+            start_deadline_seconds: None,
+            ..spec
+        }
+    }
+
+    /// Who asks for something about this wish.
+    pub(crate) fn actor(&self, wish: Option<usize>) -> Actor {
+        match self.plan.user_gpus_max {
+            // Not by the same remainder as queues.
+            Some(_) => Actor::User {
+                name: ["ann", "ben"][wish.unwrap_or(0) / 2 % 2].to_owned(),
+            },
+            None => Actor::Local { uid: 1000 },
+        }
+    }
+}

@@ -328,7 +328,9 @@ class Story:
     def upgrade_agents(self):
         before, began, pods, options = self.status("story"), time.monotonic(), self.cluster.pods(), self.options
         if options.new_image_agent:
-            coordinator = options.new_image_coordinator or options.image_coordinator
+            # A new image is a new pod, and the job must outlive it.
+            outlives = self.cluster.jobs_outlive(self.cluster.coordinator())
+            coordinator = (outlives and options.new_image_coordinator) or options.image_coordinator
             self.overlay.write(Images(options.new_image_agent, coordinator, options.image_workers))
             self.overlay.apply()
         else:

@@ -1,11 +1,8 @@
 """The steps of the story, in their order, each with what must be true after it. `cluster.py` knows how to ask and how to break things."""
 
-import contextlib
 import json
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 import time
 
@@ -518,11 +515,17 @@ class Story:
             ("-n", NAMESPACE, "logs", "-l", "app.kubernetes.io/name=muster-coordinator", "--tail=30", "--prefix"),
             ("-n", NAMESPACE, "logs", "-l", "app.kubernetes.io/name=muster-agent", "-c", "agent", "--tail=20", "--prefix"),
         ):
-            with contextlib.suppress(NotSo):
-                print(f"\n$ kubectl {' '.join(arguments)}\n{self.kubectl(*arguments, may_fail=True)}", file=sys.stderr)
+            self.show("kubectl", self.kubectl, arguments)
         for arguments in (("nodes",), ("get", "jobs"), ("describe", "job", "story"), ("explain", "story")):
-            with contextlib.suppress(NotSo):
-                print(f"\n$ muster {' '.join(arguments)}\n{self.admin(*arguments, may_fail=True)}", file=sys.stderr)
+            self.show("muster", self.admin, arguments)
+
+    def show(self, program, ask, arguments):
+        """What it answers, or why it does not."""
+        try:
+            said = ask(*arguments)
+        except NotSo as problem:
+            said = problem
+        print(f"\n$ {program} {' '.join(arguments)}\n{said}", file=sys.stderr)
 
     def cleaned_up(self, keep):
         """True if nothing is left that should not be."""

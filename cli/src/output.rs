@@ -28,6 +28,7 @@ pub(crate) mod start;
 pub(crate) mod steps;
 pub(crate) mod table;
 mod time_account;
+mod timeline;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod usage;

@@ -12,6 +12,7 @@ use super::{super::document, Bar, Life, known};
 pub(in crate::output) struct Reform<'a> {
     /// Which incident of the job it is, from 1.
     pub(in crate::output) number: u32,
+    pub(in crate::output) incident: &'a Incident,
     /// Named after the cause. Without length if nothing was measured.
     pub(in crate::output) whole: Bar,
     pub(in crate::output) phases: Vec<Bar>,
@@ -50,6 +51,7 @@ fn reform(life: Life, incident: &Incident, number: u32) -> Reform<'_> {
     };
     Reform {
         number,
+        incident,
         whole,
         phases: bars,
     }

@@ -76,3 +76,22 @@ pub(crate) async fn report(cx: &Context, args: Report) -> Result<(), Failure> {
         Format::Name => Err(Failure::usage("report has no -o name")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Parser, error::ErrorKind};
+
+    use crate::args::Cli;
+
+    #[test]
+    fn a_report_has_one_format() {
+        let report = |flags: &[&str]| {
+            let words = ["muster", "report", "digits"].iter().chain(flags);
+            Cli::try_parse_from(words).map(drop).map_err(|e| e.kind())
+        };
+        assert_eq!(report(&["--trace"]), Ok(()));
+        assert_eq!(report(&["--otlp"]), Ok(()));
+        let both = report(&["--trace", "--otlp"]);
+        assert_eq!(both, Err(ErrorKind::ArgumentConflict));
+    }
+}

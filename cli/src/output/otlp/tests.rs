@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_proto::v1::{Incident, JobStatus};
+use muster_proto::v1::{Incident, JobStatus, Stall};
 use proptest::prelude::*;
 
 use super::{
@@ -268,6 +268,25 @@ fn a_second_export_names_the_same_spans() {
     other.job.as_mut().unwrap().uid = "u2".into();
     let ids_of = |sent: &Value| ids(sent).into_iter().collect::<BTreeSet<_>>();
     assert!(ids_of(&sent(&other, 0)).is_disjoint(&ids_of(&sent(&over, 0))));
+}
+
+#[test]
+fn two_states_that_begin_alike_are_two_spans() {
+    // The job was restarted for a stall, and an event says that it passed.
+    let mut answer = story();
+    answer.incidents.push(Incident {
+        stall: Some(Stall {
+            since_unix_us: START + 120 * SECOND,
+            ..Stall::default()
+        }),
+        ..incident(125, "Stalled", 2, 3)
+    });
+    let sent = sent(&answer, 0);
+    is_well_formed(&sent).unwrap();
+    let stalls = tree(&sent).into_iter();
+    let stalls: Vec<_> = stalls.filter(|(_, name, ..)| *name == "stalled").collect();
+    let from: Vec<u64> = stalls.iter().map(|(_, _, from, _)| *from).collect();
+    assert_eq!(from, [1200, 1200], "{stalls:?}");
 }
 
 #[test]

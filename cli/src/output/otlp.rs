@@ -46,20 +46,20 @@ pub(crate) fn export(answer: &ExplainResponse, now_us: u64) -> Export {
     let worlds = worlds::of(life, answer, &job);
     let mut ids = Ids::of(&job.uid);
     let root = root(&mut ids, life, answer, &job, &worlds);
-    let below = root.span_id;
+    let of_job = root.span_id;
     let mut spans = vec![root];
     let bars = nested(state::bars(life, answer, &job));
-    let states = states(&mut ids, below, life, bars, &worlds);
+    let states = states(&mut ids, of_job, life, bars, &worlds);
     let outermost: Vec<(SpanId, u64, u64)> = states
         .iter()
-        .filter(|state| state.parent_span_id == Some(below))
+        .filter(|state| state.parent_span_id == Some(of_job))
         .map(|state| (state.span_id, state.from, state.to))
         .collect();
     spans.extend(states);
     for reform in reforms::of(life, answer) {
         let (from, to) = (reform.whole.from, reform.whole.to);
         let holds = |state: &&(SpanId, u64, u64)| state.1 <= from && to <= state.2;
-        let parent = outermost.iter().find(holds).map_or(below, |state| state.0);
+        let parent = outermost.iter().find(holds).map_or(of_job, |state| state.0);
         spans.extend(incident(&mut ids, parent, reform));
     }
     Export::of(resource(&job), spans)

@@ -169,30 +169,34 @@ impl Attribute {
 }
 
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 enum AnyValue {
-    StringValue(String),
-    BoolValue(bool),
-    IntValue(String),
-    DoubleValue(f64),
-    ArrayValue { values: Vec<AnyValue> },
+    #[serde(rename = "stringValue")]
+    Text(String),
+    #[serde(rename = "boolValue")]
+    Bool(bool),
+    #[serde(rename = "intValue")]
+    Whole(String),
+    #[serde(rename = "doubleValue")]
+    Real(f64),
+    #[serde(rename = "arrayValue")]
+    List { values: Vec<AnyValue> },
 }
 
 /// An object becomes its JSON as text: OpenTelemetry asks that attributes are plain values and lists of them.
 impl From<Value> for AnyValue {
     fn from(value: Value) -> Self {
         match value {
-            Value::Bool(is) => Self::BoolValue(is),
+            Value::Bool(is) => Self::Bool(is),
             Value::Number(number) => match (number.as_i64(), number.as_f64()) {
-                (Some(whole), _) => Self::IntValue(whole.to_string()),
-                (None, Some(real)) => Self::DoubleValue(real),
-                (None, None) => Self::StringValue(number.to_string()),
+                (Some(whole), _) => Self::Whole(whole.to_string()),
+                (None, Some(real)) => Self::Real(real),
+                (None, None) => Self::Text(number.to_string()),
             },
-            Value::String(text) => Self::StringValue(cut(&text, TEXT_MAX)),
-            Value::Array(all) => Self::ArrayValue {
+            Value::String(text) => Self::Text(cut(&text, TEXT_MAX)),
+            Value::Array(all) => Self::List {
                 values: all.into_iter().map(Self::from).collect(),
             },
-            other => Self::StringValue(cut(&other.to_string(), TEXT_MAX)),
+            other => Self::Text(cut(&other.to_string(), TEXT_MAX)),
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod history;
 pub(crate) mod holders;
 mod imports;
 pub(crate) mod listing;
+pub(crate) mod otlp;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod queues;
@@ -28,6 +29,7 @@ pub(crate) mod start;
 pub(crate) mod steps;
 pub(crate) mod table;
 mod time_account;
+mod timeline;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod usage;
@@ -60,6 +62,11 @@ impl<T> List<T> {
 pub(crate) fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string_pretty(value).expect("our documents have text keys and finite numbers")
         + "\n"
+}
+
+/// In one line, as files of one document per line have it.
+pub(crate) fn json_line<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("our documents have text keys and finite numbers") + "\n"
 }
 
 pub(crate) fn value<T: Serialize>(value: &T) -> serde_json::Value {

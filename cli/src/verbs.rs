@@ -1,7 +1,7 @@
 //! Words that other systems have for what Muster does: which command of ours a user of kubectl, Slurm, PBS or docker means.
 
 /// The words, and what to type instead.
-const VERBS: [(&[&str], &str); 26] = [
+const VERBS: [(&[&str], &str); 27] = [
     (
         &[
             "ps", "ls", "list", "jobs", "squeue", "qstat", "bjobs", "status",
@@ -64,6 +64,10 @@ const VERBS: [(&[&str], &str); 26] = [
     (
         &["trace", "timeline", "profile", "perfetto"],
         "a job's timeline for Perfetto is written by `muster report JOB --trace`; as text it is told by `muster explain JOB`",
+    ),
+    (
+        &["otlp", "otel", "opentelemetry", "spans", "jaeger", "tempo"],
+        "a job's timeline as spans of OpenTelemetry is written by `muster report JOB --otlp`",
     ),
     (
         &["exec", "attach", "shell", "ssh", "sh", "cp", "port-forward"],

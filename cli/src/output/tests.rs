@@ -7,8 +7,8 @@ use std::{env, fs, path::PathBuf};
 use muster_proto::v1::*;
 
 use super::{
-    describe, document, environment, explain, json, listing::Listed, table::Table, trace::trace,
-    yaml,
+    describe, document, environment, explain, json, listing::Listed, otlp, table::Table,
+    trace::trace, yaml,
 };
 
 /// 2026-11-21T11:35:28Z, when the job was submitted.
@@ -548,4 +548,10 @@ fn is_the_server_s(line: &str) -> bool {
 #[test]
 fn traces() {
     held_to("trace.json", &json(&trace(&story(), NOW)));
+}
+
+#[test]
+fn spans() {
+    let text = json(&otlp::export(&story(), NOW));
+    held_to("otlp.json", &text.replace(crate::VERSION, "VERSION"));
 }

@@ -1,35 +1,28 @@
 //! `muster report --trace`: a job's life in the Trace Event format, which Perfetto, chrome://tracing and the viewers of
 //! profiles open.
 //!
-//! Everything comes from what the coordinator tells of the job anyway, and what it does not tell is left out: a row has a gap
-//! there, and `otherData.notes` says why. Times are microseconds since the submission.
-//!
-//! | file | owns |
-//! |---|---|
-//! | `event` | the format: events in order, bars of one row that nest or follow each other |
-//! | `state` | the row of what the job did |
-//! | `reforms` | the rows of re-forms with their phases, and the moments of incidents |
-//! | `worlds` | which nodes were in which generation, and how many ranks there were |
+//! What `timeline` tells, as rows. Where it tells nothing a row has a gap, and `otherData.notes` says why. Times are
+//! microseconds since the submission. `event` owns the format: events in order, bars of one row that nest or follow each
+//! other.
 
 mod event;
-mod reforms;
-mod state;
 #[cfg(test)]
 mod tests;
-mod worlds;
 
-use muster_proto::v1::{self, ExplainResponse, Incident, Job};
+use muster_proto::v1::{ExplainResponse, Job};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use self::event::{Bar, Event, Instant, Sheet, Track};
+use self::event::{Event, Sheet, Track};
 use super::{
-    document::{self, severity},
+    document,
+    timeline::{
+        self, Bar, Instant, Life, known, moment,
+        reforms::{self, Reform},
+        state, told, worlds,
+    },
     words,
 };
-
-/// So many events of a job are kept at most, the first and the last.
-const EVENTS_KEPT: usize = 500;
 
 /// The file: <https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU> (JSON Object Format).
 #[derive(Debug, Serialize)]
@@ -38,40 +31,6 @@ pub(crate) struct Trace {
     trace_events: Vec<Event>,
     display_time_unit: &'static str,
     other_data: Map<String, Value>,
-}
-
-/// From the submission to the end, or to the moment until which the job is known.
-#[derive(Clone, Copy, Debug)]
-struct Life {
-    start: u64,
-    end: u64,
-    is_over: bool,
-}
-
-impl Life {
-    fn of(answer: &ExplainResponse, job: &Job, now_us: u64) -> Self {
-        let start = job.created_unix_us;
-        let finished = job.status.as_ref().map_or(0, |s| s.finished_unix_us);
-        let end = match finished {
-            // The clocks of this machine and of the coordinator may differ.
-            0 => {
-                let events = answer.timeline.iter().map(|event| event.at_unix_us);
-                let incidents = answer.incidents.iter().map(|one| one.at_unix_us);
-                events.chain(incidents).fold(now_us, u64::max)
-            }
-            finished => finished,
-        };
-        Self {
-            start,
-            end: end.max(start),
-            is_over: finished > 0,
-        }
-    }
-
-    /// A moment of it. Clocks that were set may show one before its start or behind its end.
-    fn at(&self, unix_us: u64) -> u64 {
-        unix_us.clamp(self.start, self.end)
-    }
 }
 
 pub(crate) fn trace(answer: &ExplainResponse, now_us: u64) -> Trace {
@@ -84,8 +43,9 @@ pub(crate) fn trace(answer: &ExplainResponse, now_us: u64) -> Trace {
     let state_bars = state::bars(life, answer, &job);
     sheet.bars(state, state_bars);
 
-    let (lanes, moments) = reforms::of(life, answer);
-    for (lane, bars) in (1..).zip(lanes) {
+    let reforms = reforms::of(life, answer);
+    let moments = reforms.iter().map(happening).collect();
+    for (lane, bars) in (1..).zip(lanes(reforms)) {
         let name = match lane {
             1 => "re-forms".to_owned(),
             _ => format!("re-forms ({lane})"),
@@ -118,39 +78,41 @@ pub(crate) fn trace(answer: &ExplainResponse, now_us: u64) -> Trace {
     }
 }
 
-/// An incident says the same as this event.
-fn told(answer: &ExplainResponse, event: &v1::Event) -> bool {
-    let same = |one: &Incident| {
-        let told = (&one.cause, one.from_generation, &one.message);
-        told == (&event.reason, event.generation, &event.message)
-    };
-    answer.incidents.iter().any(same)
-}
-
-fn moment(life: Life, event: &v1::Event) -> Instant {
-    let args = json!({
-        "at": words::utc(event.at_unix_us),
-        "message": event.message,
-        "severity": severity(event),
-        "node": Some(&event.node).filter(|node| !node.is_empty()),
-        "generation": Some(event.generation).filter(|number| *number > 0),
-    });
+/// The moment of an incident.
+fn happening(reform: &Reform<'_>) -> Instant {
     Instant {
-        at: life.at(event.at_unix_us),
-        name: event.reason.clone(),
-        category: "event",
-        args: known(args),
+        at: reform.whole.from,
+        name: named(reform),
+        category: "incident",
+        args: reform.whole.args.clone(),
     }
 }
 
-/// An object without what is not known.
-fn known(value: Value) -> Map<String, Value> {
-    let Value::Object(map) = value else {
-        return Map::new();
-    };
-    map.into_iter()
-        .filter(|(_, value)| !value.is_null() && *value != Value::Array(Vec::new()))
-        .collect()
+fn named(reform: &Reform<'_>) -> String {
+    format!("#{} {}", reform.number, reform.whole.name)
+}
+
+/// The bars of each row: re-forms that overlap are in rows of their own.
+fn lanes(reforms: Vec<Reform<'_>>) -> Vec<Vec<Bar>> {
+    let mut lanes: Vec<(u64, Vec<Bar>)> = Vec::new();
+    for reform in reforms {
+        let name = named(&reform);
+        let Reform { whole, phases, .. } = reform;
+        let (from, end) = (whole.from, whole.to);
+        if from == end {
+            continue;
+        }
+        let phases = phases.into_iter();
+        let bars = [Bar { name, ..whole }].into_iter().chain(phases);
+        match lanes.iter_mut().find(|(free, _)| *free <= from) {
+            Some((free, lane)) => {
+                *free = end;
+                lane.extend(bars);
+            }
+            None => lanes.push((end, bars.collect())),
+        }
+    }
+    lanes.into_iter().map(|(_, bars)| bars).collect()
 }
 
 fn other_data(
@@ -161,20 +123,7 @@ fn other_data(
 ) -> Map<String, Value> {
     let named = job.r#ref.clone().unwrap_or_default();
     let status = job.status.clone().unwrap_or_default();
-    let mut notes = Vec::new();
-    if answer.incidents_dropped > 0 {
-        let dropped = words::count(answer.incidents_dropped.into(), "older incident");
-        notes.push(format!(
-            "{dropped} no longer kept: what the job did before the first that is here is not known"
-        ));
-    }
-    let is_whole = { answer.timeline.first() }.is_none_or(|first| first.reason == "Submitted");
-    if !is_whole {
-        notes.push("the oldest events are missing".to_owned());
-    } else if answer.timeline.len() >= EVENTS_KEPT {
-        notes.push("events between the first 100 and the last 400 may be missing".to_owned());
-    }
-    notes.extend(worlds.iter().filter_map(worlds::World::unnamed));
+    let notes = timeline::notes(answer, worlds);
     let (finished, now) = match life.is_over {
         true => (Some(words::utc(life.end)), None),
         false => (None, Some(words::utc(life.end))),

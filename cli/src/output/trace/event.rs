@@ -6,6 +6,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::super::timeline::{Bar, Instant, known, nested};
+
 /// One event of the file. `ts` and `dur` are microseconds.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Event {
@@ -22,24 +24,6 @@ pub(super) struct Event {
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<&'static str>,
     #[serde(skip_serializing_if = "Map::is_empty")]
-    pub(super) args: Map<String, Value>,
-}
-
-/// A stretch of time, in microseconds since 1970.
-#[derive(Clone, Debug)]
-pub(super) struct Bar {
-    pub(super) from: u64,
-    pub(super) to: u64,
-    pub(super) name: String,
-    pub(super) category: &'static str,
-    pub(super) args: Map<String, Value>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Instant {
-    pub(super) at: u64,
-    pub(super) name: String,
-    pub(super) category: &'static str,
     pub(super) args: Map<String, Value>,
 }
 
@@ -98,7 +82,7 @@ impl Sheet {
     }
 
     fn metadata(&mut self, track: Track, name: &str, args: Value) {
-        let event = event(track, "M", name, 0, super::known(args));
+        let event = event(track, "M", name, 0, known(args));
         self.names.push(event);
     }
 
@@ -127,7 +111,7 @@ impl Sheet {
     /// A figure that changes at these moments.
     pub(super) fn counter(&mut self, pid: u32, name: &str, unit: &str, values: &[(u64, u64)]) {
         for (at, value) in values {
-            let args = super::known(json!({ unit: value }));
+            let args = known(json!({ unit: value }));
             let at = self.since_start(*at);
             let track = Track { pid, tid: 0 };
             self.events.push(event(track, "C", name, at, args));
@@ -160,19 +144,4 @@ fn event(track: Track, ph: &'static str, name: &str, ts: u64, args: Map<String, 
         s: None,
         args,
     }
-}
-
-/// The bars so that each lies within one other, or beside it: one that would reach beyond the bar in which it begins ends with
-/// it. Bars without length are left out.
-fn nested(mut bars: Vec<Bar>) -> Vec<Bar> {
-    bars.sort_by_key(|bar| (bar.from, std::cmp::Reverse(bar.to)));
-    let mut open: Vec<u64> = Vec::new();
-    bars.retain_mut(|bar| {
-        open.retain(|end| *end > bar.from);
-        bar.to = open.last().map_or(bar.to, |end| bar.to.min(*end));
-        let has_length = bar.from < bar.to;
-        open.extend(has_length.then_some(bar.to));
-        has_length
-    });
-    bars
 }

@@ -1,4 +1,4 @@
-//! The row of what a job did: it waits, starts, trains, recovers, is resized, stops.
+//! What a job did: it waits, starts, trains, recovers, is resized, stops.
 //!
 //! The receipts say when. Within a bar, a shorter one says why nothing could be done, or that nothing moved. A generation of
 //! which no step was seen, nor that its ranks met, is not said to train: it was started, and that is all.
@@ -40,7 +40,7 @@ struct Reform<'a> {
     until: u64,
 }
 
-pub(super) fn bars(life: Life, answer: &ExplainResponse, job: &Job) -> Vec<Bar> {
+pub(in crate::output) fn bars(life: Life, answer: &ExplainResponse, job: &Job) -> Vec<Bar> {
     let stops = answer.timeline.iter().rev();
     let stops = stops
         .filter(|event| ENDS.contains(&event.reason.as_str()))

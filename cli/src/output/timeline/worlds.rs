@@ -10,18 +10,18 @@ use super::{Bar, Life, known};
 
 /// One generation, from its start until something ended it.
 #[derive(Clone, Debug)]
-pub(super) struct World {
-    formed: Formed,
+pub(in crate::output) struct World {
+    pub(in crate::output) formed: Formed,
     from: u64,
     /// `None`: what ended it is not kept.
     to: Option<u64>,
     /// All that is known of its nodes, in the order of their ranks.
-    nodes: Vec<String>,
+    pub(in crate::output) nodes: Vec<String>,
 }
 
 impl World {
     /// What is to be said if not all of its nodes are known.
-    pub(super) fn unnamed(&self) -> Option<String> {
+    pub(in crate::output) fn unnamed(&self) -> Option<String> {
         let Formed {
             generation, nodes, ..
         } = self.formed;
@@ -38,7 +38,7 @@ impl World {
 }
 
 /// In the order of time.
-pub(super) fn of(life: Life, answer: &ExplainResponse, job: &Job) -> Vec<World> {
+pub(in crate::output) fn of(life: Life, answer: &ExplainResponse, job: &Job) -> Vec<World> {
     let status = job.status.clone().unwrap_or_default();
     let formed = answer
         .timeline
@@ -75,7 +75,7 @@ pub(super) fn of(life: Life, answer: &ExplainResponse, job: &Job) -> Vec<World> 
 }
 
 /// How many ranks there were, from which moment on.
-pub(super) fn sizes(life: Life, worlds: &[World]) -> Vec<(u64, u64)> {
+pub(in crate::output) fn sizes(life: Life, worlds: &[World]) -> Vec<(u64, u64)> {
     let mut sizes = vec![(life.start, 0)];
     for world in worlds {
         sizes.push((world.from, world.formed.world));
@@ -86,7 +86,7 @@ pub(super) fn sizes(life: Life, worlds: &[World]) -> Vec<(u64, u64)> {
 }
 
 /// The generations of each node, the node that came first at the top.
-pub(super) fn by_node(worlds: &[World]) -> Vec<(String, Vec<Bar>)> {
+pub(in crate::output) fn by_node(worlds: &[World]) -> Vec<(String, Vec<Bar>)> {
     let mut rows: Vec<(String, Vec<Bar>)> = Vec::new();
     for world in worlds {
         let Some(to) = world.to else { continue };

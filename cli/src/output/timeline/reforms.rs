@@ -1,51 +1,32 @@
-//! Re-forms with their phases, and the moments of incidents.
+//! Re-forms with their phases, one for each incident.
 //!
 //! The phases are those of the receipts, one after the other, as they are told. Two re-forms may overlap, because a failure is
-//! dated to when it happened and not to when it was noticed; then they are in rows of their own.
+//! dated to when it happened and not to when it was noticed.
 
 use muster_proto::v1::{ExplainResponse, Incident, StartPhases};
 use serde_json::{Map, Value, json};
 
-use super::{Bar, Instant, Life, document, known};
+use super::{super::document, Bar, Life, known};
 
-/// The bars of each row, and the moments at which something happened.
-pub(super) fn of(life: Life, answer: &ExplainResponse) -> (Vec<Vec<Bar>>, Vec<Instant>) {
-    let mut lanes: Vec<(u64, Vec<Bar>)> = Vec::new();
-    let mut moments = Vec::new();
-    for (incident, number) in answer.incidents.iter().zip(answer.incidents_dropped + 1..) {
-        let (name, args) = (format!("#{number} {}", incident.cause), args(incident));
-        moments.push(Instant {
-            at: life.at(incident.at_unix_us),
-            name: name.clone(),
-            category: "incident",
-            args: args.clone(),
-        });
-        let bars = bars(life, incident, name, args);
-        let (Some(first), Some(end)) = (bars.first(), bars.iter().map(|bar| bar.to).max()) else {
-            continue;
-        };
-        match lanes.iter_mut().find(|(free, _)| *free <= first.from) {
-            Some((free, lane)) => {
-                *free = end;
-                lane.extend(bars);
-            }
-            None => lanes.push((end, bars)),
-        }
-    }
-    (lanes.into_iter().map(|(_, bars)| bars).collect(), moments)
+/// What followed one incident, so far as it was measured.
+pub(in crate::output) struct Reform<'a> {
+    /// Which incident of the job it is, from 1.
+    pub(in crate::output) number: u32,
+    pub(in crate::output) incident: &'a Incident,
+    /// Named after the cause. Without length if nothing was measured.
+    pub(in crate::output) whole: Bar,
+    pub(in crate::output) phases: Vec<Bar>,
 }
 
-/// What the receipt says, as `muster explain -o json` says it, without stacks.
-fn args(incident: &Incident) -> Map<String, Value> {
-    let mut args = known(document::incident(incident.clone()));
-    if let Some(stall) = &incident.stall {
-        args.insert("stall".into(), stall.sentence.clone().into());
-    }
-    args
+/// All of them, in the order of the answer.
+pub(in crate::output) fn of(life: Life, answer: &ExplainResponse) -> Vec<Reform<'_>> {
+    let numbered = answer.incidents.iter().zip(answer.incidents_dropped + 1..);
+    numbered
+        .map(|(incident, number)| reform(life, incident, number))
+        .collect()
 }
 
-/// The whole re-form, and its phases in it. Empty: nothing of it was measured.
-fn bars(life: Life, incident: &Incident, name: String, args: Map<String, Value>) -> Vec<Bar> {
+fn reform(life: Life, incident: &Incident, number: u32) -> Reform<'_> {
     let from = life.at(incident.at_unix_us);
     let mut at = from;
     let mut bars = Vec::new();
@@ -64,14 +45,25 @@ fn bars(life: Life, incident: &Incident, name: String, args: Map<String, Value>)
     let whole = Bar {
         from,
         to: at,
-        name,
+        name: incident.cause.clone(),
         category: "reform",
-        args,
+        args: args(incident),
     };
-    if from < at {
-        bars.insert(0, whole);
+    Reform {
+        number,
+        incident,
+        whole,
+        phases: bars,
     }
-    bars
+}
+
+/// What the receipt says, as `muster explain -o json` says it, without stacks.
+fn args(incident: &Incident) -> Map<String, Value> {
+    let mut args = known(document::incident(incident.clone()));
+    if let Some(stall) = &incident.stall {
+        args.insert("stall".into(), stall.sentence.clone().into());
+    }
+    args
 }
 
 type Phase = (&'static str, Option<u64>, Map<String, Value>);

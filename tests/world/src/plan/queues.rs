@@ -11,8 +11,8 @@ const CROWDS_SHARE: u64 = 8;
 impl Plan {
     /// Draws whether more jobs ask for whole nodes than there are, from a source of its own.
     pub(crate) fn draw_crowds(&mut self, seed: u64, cut: &Cut) {
-        // These bytes spell "crow".
-        let mut crowds = Rng::new(seed ^ 0x6372_6f77);
+        // These bytes spell "heap".
+        let mut crowds = Rng::new(seed ^ 0x6865_6170);
         self.crowded = crowds.percent(CROWDS_SHARE)
             && !(self.pods || self.restarts || self.fences || self.size == Size::Large);
         if !self.crowded {

@@ -77,6 +77,7 @@ pub(crate) fn waits(record: &mut JobRecord, now: Timestamp) {
 }
 
 pub(crate) fn goes_on(record: &mut JobRecord, now: Timestamp) {
+    // Whoever waits again has to ask again.
     record.room_made = None;
     if let (Some(since), Some(incident)) =
         (record.waiting_since.take(), record.incidents.last_mut())

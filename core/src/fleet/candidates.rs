@@ -290,13 +290,10 @@ impl<'a> Facts<'a> {
 
     /// How many GPUs the job may have, by the limit that leaves it least.
     pub(crate) fn limit(self) -> Option<Limit<'a>> {
-        let before = match self.own_limit() {
-            Some(_) => self.keepers(),
-            None => Vec::new(),
-        };
+        let before = || self.keepers();
         let limits = [
-            self.of_namespace(&before),
-            self.of_user(&before),
+            self.of_namespace(before),
+            self.of_user(before),
             self.queue_limit(),
         ];
         limits
@@ -314,7 +311,7 @@ impl<'a> Facts<'a> {
 
     /// The limit of its namespace or its user, which leaves it less, whoever else waits.
     pub(crate) fn own_limit(self) -> Option<Limit<'a>> {
-        let limits = [self.of_namespace(&[]), self.of_user(&[])];
+        let limits = [self.of_namespace(Vec::new), self.of_user(Vec::new)];
         { limits.into_iter().flatten() }.min_by_key(|limit| limit.left())
     }
 

@@ -142,7 +142,7 @@ pub struct JobRecord {
     /// Since when nothing can be done, because nodes are missing or the job is in back-off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_since: Option<Timestamp>,
-    /// When others were last asked to give nodes for it.
+    /// When others were first asked to give nodes for it, of the time that it waits now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub room_made: Option<Timestamp>,
     /// Where its time has gone. `None`: only coordinators that kept no account have decided about it.

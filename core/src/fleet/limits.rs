@@ -113,9 +113,12 @@ impl<'a> Facts<'a> {
         coming
     }
 
-    /// How many more GPUs the job may have by the limit of its namespace. `before`: jobs that wait, to which it leaves what they
-    /// need.
-    pub(crate) fn of_namespace(self, before: &[&JobRecord]) -> Option<Limit<'a>> {
+    /// How many more GPUs the job may have by the limit of its namespace. `before`: the jobs that wait, and to which it leaves
+    /// what they need. They are asked for only if there is a limit.
+    pub(crate) fn of_namespace(
+        self,
+        before: impl FnOnce() -> Vec<&'a JobRecord>,
+    ) -> Option<Limit<'a>> {
         let namespace = &self.job.name.namespace;
         let most = self.policy.gpus_max.of(namespace)?;
         // Kubernetes counts what pods have.
@@ -127,24 +130,24 @@ impl<'a> Facts<'a> {
         Some(Limit::Namespace {
             namespace,
             most,
-            others: self.of_others(most, counts, before),
+            others: self.of_others(most, counts, &before()),
         })
     }
 
     /// How many more GPUs the job may have by the limit of its user.
-    pub(crate) fn of_user(self, before: &[&JobRecord]) -> Option<Limit<'a>> {
+    pub(crate) fn of_user(self, before: impl FnOnce() -> Vec<&'a JobRecord>) -> Option<Limit<'a>> {
         let user = user_of(self.job)?;
         let most = self.policy.user_gpus_max.of(user)?;
         let counts = |other: &JobRecord| user_of(other) == Some(user);
         Some(Limit::User {
             user,
             most,
-            others: self.of_others(most, counts, before),
+            others: self.of_others(most, counts, &before()),
         })
     }
 
-    /// What counts against a limit: what other jobs hold, and what those before this one need. Of what it has, or needs to begin,
-    /// it leaves them nothing.
+    /// The GPUs that count against a limit: those that other jobs hold, and those that the jobs before this one need. It leaves
+    /// them nothing of what it has, or needs to begin.
     fn of_others(
         self,
         most: u32,

@@ -39,7 +39,7 @@ struct ScopeSpans {
     spans: Vec<Span>,
 }
 
-/// Who made the spans.
+/// The program that made the spans.
 #[derive(Debug, Serialize)]
 struct Scope {
     name: &'static str,

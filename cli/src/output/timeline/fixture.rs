@@ -128,7 +128,7 @@ pub(in crate::output) fn story() -> ExplainResponse {
     }
 }
 
-pub(in crate::output) fn any_incident() -> impl Strategy<Value = Incident> {
+fn any_incident() -> impl Strategy<Value = Incident> {
     let phase = || proptest::option::of(0..30_u64);
     let phases = proptest::array::uniform7(phase());
     (0..90_u64, 0..4_u64, 0..4_u64, phases, any::<bool>()).prop_map(
@@ -161,7 +161,7 @@ pub(in crate::output) fn any_incident() -> impl Strategy<Value = Incident> {
     )
 }
 
-pub(in crate::output) fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = Event> {
     let reasons = [
         "BelowMinimum",
         "NodesOccupied",
@@ -177,4 +177,33 @@ pub(in crate::output) fn any_event() -> impl Strategy<Value = Event> {
         let message = format!("generation {generation}: world 2 on 2 nodes: a, b");
         event(at, reasons[reason], &message)
     })
+}
+
+/// Any incidents and events in any order, of a job whose clocks may have been set.
+pub(in crate::output) fn any_story() -> impl Strategy<Value = ExplainResponse> {
+    (
+        proptest::collection::vec(any_incident(), 0..6),
+        proptest::collection::vec(any_event(), 0..12),
+        (0..60_u64, 0..120_u64),
+        0..4_u64,
+    )
+        .prop_map(
+            |(incidents, mut timeline, (submitted, finished), generation)| {
+                timeline.sort_by_key(|event| event.at_unix_us);
+                let mut answer = ExplainResponse {
+                    incidents,
+                    timeline,
+                    ..story()
+                };
+                let job = answer.job.get_or_insert_default();
+                job.created_unix_us = START + submitted * SECOND;
+                let status = job.status.get_or_insert_default();
+                status.generation = generation;
+                status.finished_unix_us = match finished {
+                    0..60 => 0,
+                    _ => START + finished * SECOND,
+                };
+                answer
+            },
+        )
 }

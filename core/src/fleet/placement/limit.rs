@@ -33,7 +33,7 @@ pub(crate) enum Limit<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OfOthers {
     pub held: u32,
-    /// What is left for those that wait before this one.
+    /// Those that jobs which wait before this one need, and that it leaves.
     pub kept: u32,
 }
 

@@ -1,17 +1,11 @@
 //! Limits of users beside queues: who leaves whom a share of a limit.
 
-use super::{selection::fleet, *};
+use super::{
+    queues::{cancel, queue, size},
+    selection::fleet,
+    *,
+};
 use crate::fleet::queues::{Queue, Queues};
-
-fn queue(name: &str, parent: Option<usize>, quota: Option<u32>) -> Queue {
-    Queue {
-        name: name.into(),
-        parent,
-        quota,
-        namespaces: parent.map(|_| name.to_owned()).into_iter().collect(),
-        ..Queue::default()
-    }
-}
 
 fn bench(nodes: &[(&str, &str, u32)], queues: Vec<Queue>, of_ann: u32) -> Bench {
     let mut bench = fleet(nodes);
@@ -29,12 +23,7 @@ fn job(gpus: i64, min: i64, most: i64, priority: i64) -> SpecDocument {
     }
 }
 
-fn size(bench: &Bench, job: &str) -> usize {
-    let current = bench.job(job).current.as_ref();
-    current.map_or(0, |generation| generation.members.len())
-}
-
-/// It could not begin with it.
+/// A job that could not begin even with that share.
 #[test]
 fn whom_a_quota_holds_back_keeps_no_share_of_a_limit() {
     let nodes = ["a", "b", "c", "d", "e", "f"].map(|name| (name, "p", 1));
@@ -70,8 +59,7 @@ fn a_borrower_leaves_a_lender_its_share_of_a_limit() {
     bench.submit("x/borrows", job(1, 1, 3, 2));
     bench.pass(60 * SECOND);
     assert_eq!((size(&bench, "lender"), size(&bench, "borrows")), (0, 1));
-    let name = bench.job("lender").name.clone();
-    bench.request(Request::Cancel { name });
+    cancel(&mut bench, "lender");
     bench.pass(60 * SECOND);
     assert_eq!(size(&bench, "borrows"), 3);
 }

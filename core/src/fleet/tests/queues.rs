@@ -13,7 +13,7 @@ use crate::{
 
 const NODES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-fn queue(name: &str, parent: Option<usize>, quota: Option<u32>) -> Queue {
+pub(super) fn queue(name: &str, parent: Option<usize>, quota: Option<u32>) -> Queue {
     let namespaces = match parent {
         Some(_) => BTreeSet::from([name.to_owned()]),
         None => BTreeSet::new(),
@@ -64,13 +64,13 @@ fn named<'b>(bench: &'b Bench, job: &str) -> &'b JobRecord {
     bench.job(job.rsplit('/').next().unwrap())
 }
 
-fn cancel(bench: &mut Bench, job: &str) {
+pub(super) fn cancel(bench: &mut Bench, job: &str) {
     let name = named(bench, job).name.clone();
     bench.request(Request::Cancel { name });
     bench.pass(SECOND);
 }
 
-fn size(bench: &Bench, job: &str) -> usize {
+pub(super) fn size(bench: &Bench, job: &str) -> usize {
     let current = named(bench, job).current.as_ref();
     current.map_or(0, |generation| generation.members.len())
 }
@@ -576,7 +576,7 @@ fn jobs_of_two_trees_have_one_order() {
     assert_eq!(began, ["z/next"]);
 }
 
-/// Whoever is within its quota comes before all that would borrow, whatever their tree and priority.
+/// A job whose minimum is within its quota comes before all whose minimum is not, whatever their tree and priority.
 #[test]
 fn what_a_lender_gets_back_goes_to_no_borrower_of_another_tree() {
     let mut queues = two(1, 2);

@@ -123,7 +123,7 @@ fn within_the_limit(
     })
 }
 
-/// Whose jobs a limit counts together.
+/// The jobs that a limit counts together.
 enum Counted<'j> {
     Namespace(&'j str),
     User(&'j str),

@@ -1,4 +1,4 @@
-//! What the operator says of jobs that wait: crowds of them, preemption, limits, and one or two trees of queues.
+//! Draws what makes jobs wait: crowds of them, and the operator's preemption, limits and trees of queues.
 
 use muster_core::{fleet::queues::Queue, spec::Preemption};
 
@@ -95,6 +95,7 @@ impl Plan {
         };
         // Not by the same remainders as queues and users.
         let shared = queue.namespaces.contains(SHARED) && number / 2 % 2 == 1;
+        // One of them names none, and uses the first queue.
         let named = number != 7;
         match shared {
             true => (Some(SHARED.to_owned()), named.then(|| queue.name.clone())),

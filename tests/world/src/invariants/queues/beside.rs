@@ -8,9 +8,7 @@ use super::{
 use crate::liveness::{usable, waits_for_a_person};
 
 /// The jobs that wait although they could begin, with what they say.
-pub(crate) fn nobody_waits_beside_what_it_could_have(
-    world: &World,
-) -> impl Iterator<Item = (String, String)> {
+pub(crate) fn nobody_waits_beside_what_it_could_have(world: &World) -> Vec<(String, String)> {
     let asks = |job: &&JobRecord| waits(job) && !waits_for_a_person(world, job);
     let waiting = world.store.jobs.values().filter(asks);
     let nobody = BTreeSet::new();
@@ -30,11 +28,11 @@ pub(crate) fn nobody_waits_beside_what_it_could_have(
         let what = format!("nobody before it waits for nodes: {}", job.message);
         (format!("{} could begin", job.uid), what)
     });
-    told.collect::<Vec<_>>().into_iter()
+    told.collect()
 }
 
 /// Every node that a job has.
-fn all_that_is_held(world: &World) -> BTreeSet<(&JobUid, &NodeName)> {
+pub(super) fn all_that_is_held(world: &World) -> BTreeSet<(&JobUid, &NodeName)> {
     let jobs = world.store.jobs.values();
     let held = jobs.flat_map(|job| job.unproven_generations().map(move |one| (job, one)));
     held.flat_map(|(job, one)| one.members.iter().map(|member| (&job.uid, &member.node)))

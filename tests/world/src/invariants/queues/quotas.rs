@@ -7,7 +7,7 @@ use muster_core::{
     spec::Preemption,
 };
 
-use super::{is_limited, least, rank, waits, *};
+use super::{beside::all_that_is_held, is_limited, least, rank, waits, *};
 use crate::liveness::{usable, waits_for_a_person};
 
 /// The place of a job's queue.
@@ -173,13 +173,7 @@ pub(crate) fn lender_gets_its_own(world: &World) -> Option<(String, String)> {
     });
     let job = entitled.min_by_key(|job| rank(job))?;
     // Within a queue they begin in their order: one before it that needs more than the quota, and may borrow it, keeps what there is.
-    let all_given: BTreeSet<(&JobUid, &NodeName)> = world
-        .store
-        .jobs
-        .values()
-        .flat_map(|other| other.unproven_generations().map(move |one| (other, one)))
-        .flat_map(|(other, one)| one.members.iter().map(|member| (&other.uid, &member.node)))
-        .collect();
+    let all_given = all_that_is_held(world);
     let may_begin = |other: &JobRecord| {
         let mut usage = usage.clone();
         let queue = queue_of(world, other).inspect(|queue| usage[*queue] += least(other));

@@ -340,22 +340,47 @@ impl Launchers {
         let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
             return None;
         };
+        kept.newest = Some(generation);
         let read = |record: Option<Record>| record.map(|record| (record.generation, record.read));
         let before = read(kept.record);
         let (record, again) = Record::look(kept.record, now, generation, list.bytes(), shows_steps);
         kept.record = Some(record);
-        let mut import = None;
-        if record.read != 0 && read(kept.record) != before {
-            let text = list.text();
-            let lines: BTreeSet<String> = text.lines().map(str::to_owned).collect();
-            let new = || lines.difference(&kept.told);
-            // A variable that had another value than before must not be assumed again.
-            if new().count() >= WORTH_IMPORTING || new().any(|line| line.starts_with('~')) {
-                kept.told = lines;
-                import = Some((kept.launcher.clone(), text));
-            }
-        }
+        let import = (record.read != 0 && read(kept.record) != before)
+            .then(|| kept.import(list.text()))
+            .flatten();
         Some(Look { import, again })
+    }
+
+    /// Notes that the ranks of a generation have started. Returns what its predecessor here has
+    /// imported, if the job's launcher was not told yet.
+    pub(crate) fn begun(
+        &mut self,
+        job: &JobUid,
+        generation: Generation,
+        list_of: impl FnOnce(Generation) -> String,
+    ) -> Option<(Launcher, String)> {
+        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
+            return None;
+        };
+        if kept.newest == Some(generation) {
+            return None;
+        }
+        let before = kept.newest.replace(generation)?;
+        kept.import(list_of(before))
+    }
+}
+
+impl Kept {
+    /// Notes that the launcher is told of this list, if enough of it is new.
+    fn import(&mut self, text: String) -> Option<(Launcher, String)> {
+        let lines: BTreeSet<String> = text.lines().map(str::to_owned).collect();
+        let new = || lines.difference(&self.told);
+        // A variable that had another value than before must not be assumed again.
+        if new().count() < WORTH_IMPORTING && !new().any(|line| line.starts_with('~')) {
+            return None;
+        }
+        self.told = lines;
+        Some((self.launcher.clone(), text))
     }
 }
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use muster_core::{
+    id::Generation,
     node::{
         account::Account,
         lane::Lane,
@@ -81,6 +82,8 @@ pub(crate) struct Kept {
     pub(super) record: Option<Record>,
     /// The modules that a copy of it was told to import.
     pub(super) told: BTreeSet<String>,
+    /// The newest generation whose ranks have started beside it.
+    pub(super) newest: Option<Generation>,
     pub(super) standing: Box<Standing>,
     /// The GPUs that its ranks see.
     pub(super) gpus: Vec<String>,
@@ -313,6 +316,7 @@ impl Place {
             bytes: 0,
             record: None,
             told: BTreeSet::new(),
+            newest: None,
             standing: Box::default(),
             gpus: assignment.gpus.clone(),
             files,
@@ -541,6 +545,7 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
                 bytes: 0,
                 record: None,
                 told: BTreeSet::new(),
+                newest: None,
                 standing: Box::default(),
                 gpus: Vec::new(),
                 files: Vec::new(),

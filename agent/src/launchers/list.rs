@@ -14,11 +14,17 @@ pub(crate) fn imported_bytes(run_dir: &Path) -> u64 {
         .map_or(0, |metadata| metadata.len())
 }
 
-/// The list of modules that earlier ranks of this run have imported.
+/// The list of modules that earlier ranks of this run have imported. A rank that was killed may have
+/// left a part of a line, which is left out.
 pub(crate) fn imported(run_dir: &Path) -> String {
     let mut bytes = Vec::new();
     let _ = Folder::of_run(run_dir)
         .and_then(|folder| folder.open(record::MODULES))
         .map(|file| file.take(MODULES_BYTES).read_to_end(&mut bytes));
+    let whole = bytes
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    bytes.truncate(whole);
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::{Supervisor, held_run::HeldRun};
 use crate::{
     caches,
-    launchers::{Found, Kept, Launcher, Made, OfRun, Outcome, Place},
+    launchers::{Found, Kept, Launcher, Made, OfRun, Outcome, Place, imported},
     probe,
     run_dir::Accepted,
 };
@@ -113,6 +113,9 @@ impl Supervisor {
         self.look_again_at(plan.look_again);
         for job in plan.end {
             self.end_launcher(&job);
+        }
+        for run in plan.begun {
+            self.import_left(&run);
         }
         let trains = |report: &&RunReport| plan.train.contains(&report.run);
         let train: Vec<RunReport> = reports.iter().filter(trains).cloned().collect();
@@ -317,6 +320,19 @@ impl Supervisor {
             host: self.host_of(&assignment.run),
             site,
             background,
+        }
+    }
+
+    /// Has a launcher import what the generation before this one has imported.
+    fn import_left(&mut self, run: &RunId) {
+        let left_by = |generation| {
+            imported(&self.runs.dir(&RunId {
+                job: run.job.clone(),
+                generation,
+            }))
+        };
+        if let Some((launcher, list)) = self.launchers.begun(&run.job, run.generation, left_by) {
+            self.preload(run.job.clone(), launcher, list);
         }
     }
 

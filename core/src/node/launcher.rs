@@ -4,8 +4,10 @@
 //! A launcher lives as long as its job has a run on this node, and [`LINGER`] longer, because it is
 //! needed between two generations. When the job's newest run here has ended well, no generation
 //! follows, and its launcher goes at once. While a job starts, nothing beside it may take processor time
-//! from it. So all work for later generations waits until the job trains. A launcher for a job that
-//! is about to come is started at once: until this node is ready, the job trains elsewhere.
+//! from it. So all work for later generations waits until the job trains, with two exceptions. A
+//! launcher for a job that is about to come is started at once: until this node is ready, the job
+//! trains elsewhere. And what a generation left that did not train for long enough is imported beside
+//! the next one: else a job whose ranks die every few seconds would import the same at each start.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -89,6 +91,8 @@ pub struct Plan {
     pub here: BTreeSet<JobUid>,
     /// The newest runs of these jobs, if they train.
     pub train: Vec<RunId>,
+    /// The newest runs of these jobs whose ranks have started, and do not train yet.
+    pub begun: Vec<RunId>,
     /// Jobs that have no run here yet and need a launcher.
     pub prewarm: Vec<JobUid>,
     /// Jobs whose launcher is not needed any more.
@@ -156,6 +160,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
         match training(now, run) {
             Training::Yes => plan.train.push(run.run.clone()),
             Training::From(due) => {
+                plan.begun.push(run.run.clone());
                 plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)))
             }
             Training::No => {}
@@ -318,11 +323,13 @@ mod tests {
         assert_eq!(
             plan(NOW, &silent, &set(&[])),
             Plan {
+                begun: vec![id.clone()],
                 look_again: Some(due),
                 ..nothing(&["a"])
             }
         );
-        assert_eq!(plan(due, &silent, &set(&[])).train, [id]);
+        let trains = plan(due, &silent, &set(&[]));
+        assert_eq!((trains.train, trains.begun), (vec![id], vec![]));
     }
 
     /// The times at which a record is read whose length changes like this.

@@ -201,6 +201,34 @@ fn after_a_launcher_that_failed_ranks_are_executed_without_torchrun() {
     );
 }
 
+/// The first generation imports more than the second, and is killed before it counts as training.
+const IMPORTS_ONCE: &str = r#"import os, pathlib, sys, time
+generation = os.environ["MUSTER_GENERATION"]
+if generation == "1":
+    import sklearn.datasets
+pathlib.Path(sys.argv[1], generation).touch()
+time.sleep(1000)
+"#;
+
+#[test]
+fn what_a_short_generation_imported_is_imported_beside_the_next() {
+    let cluster = Cluster::up(1);
+    let (folder, script) = (cluster.path("folder"), cluster.path("imports_once.py"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(&script, IMPORTS_ONCE).unwrap();
+    let args = [script.to_str().unwrap(), folder.to_str().unwrap()];
+    submit(&cluster, "job", "fork", (1, 1), &args, 10);
+    let has_imported = |generation| {
+        until(|| folder.join(generation).exists().then_some(())).expect("its ranks have started");
+    };
+    has_imported("1");
+    kill(pids(&cluster.status("job").unwrap())[0], Signal::KILL);
+    has_imported("2");
+    let ahead = || cluster.preloaded().contains("sklearn").then_some(());
+    until(ahead)
+        .expect("the second generation has not imported it, so only the first can have said so");
+}
+
 #[test]
 fn a_node_that_joins_has_a_launcher_before_anybody_is_stopped() {
     let cluster = Cluster::up(2);

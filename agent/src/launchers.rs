@@ -340,12 +340,18 @@ impl Launchers {
         let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
             return None;
         };
-        kept.newest = Some(generation);
+        kept.imports.newest = Some(generation);
         let read = |record: Option<Record>| record.map(|record| (record.generation, record.read));
-        let before = read(kept.record);
-        let (record, again) = Record::look(kept.record, now, generation, list.bytes(), shows_steps);
-        kept.record = Some(record);
-        let import = (record.read != 0 && read(kept.record) != before)
+        let before = read(kept.imports.record);
+        let (record, again) = Record::look(
+            kept.imports.record,
+            now,
+            generation,
+            list.bytes(),
+            shows_steps,
+        );
+        kept.imports.record = Some(record);
+        let import = (record.read != 0 && read(kept.imports.record) != before)
             .then(|| kept.import(list.text()))
             .flatten();
         Some(Look { import, again })
@@ -362,10 +368,10 @@ impl Launchers {
         let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
             return None;
         };
-        if kept.newest == Some(generation) {
+        if kept.imports.newest == Some(generation) {
             return None;
         }
-        let before = kept.newest.replace(generation)?;
+        let before = kept.imports.newest.replace(generation)?;
         kept.import(list_of(before))
     }
 }
@@ -374,12 +380,12 @@ impl Kept {
     /// Notes that the launcher is told of this list, if enough of it is new.
     fn import(&mut self, text: String) -> Option<(Launcher, String)> {
         let lines: BTreeSet<String> = text.lines().map(str::to_owned).collect();
-        let new = || lines.difference(&self.told);
+        let new = || lines.difference(&self.imports.told);
         // A variable that had another value than before must not be assumed again.
         if new().count() < WORTH_IMPORTING && !new().any(|line| line.starts_with('~')) {
             return None;
         }
-        self.told = lines;
+        self.imports.told = lines;
         Some((self.launcher.clone(), text))
     }
 }

@@ -78,17 +78,23 @@ pub(crate) struct Kept {
     pub(super) launcher: Launcher,
     stream: UnixStream,
     pub(super) bytes: u64,
-    /// What is known of the newest generation's record of imports.
-    pub(super) record: Option<Record>,
-    /// The modules that a copy of it was told to import.
-    pub(super) told: BTreeSet<String>,
-    /// The newest generation whose ranks have started beside it.
-    pub(super) newest: Option<Generation>,
+    pub(super) imports: Box<Imports>,
     pub(super) standing: Box<Standing>,
     /// The GPUs that its ranks see.
     pub(super) gpus: Vec<String>,
     /// The files of its interpreter and packages, with their modification times at its start.
     files: Vec<(PathBuf, Option<SystemTime>)>,
+}
+
+/// What is known of the imports of a launcher's job.
+#[derive(Debug, Default)]
+pub(super) struct Imports {
+    /// Of the newest generation that trains.
+    pub(super) record: Option<Record>,
+    /// The modules that a copy of the launcher was told to import.
+    pub(super) told: BTreeSet<String>,
+    /// The newest generation whose ranks have started.
+    pub(super) newest: Option<Generation>,
 }
 
 /// What a caller must know to fork from a launcher.
@@ -314,9 +320,7 @@ impl Place {
             launcher,
             stream,
             bytes: 0,
-            record: None,
-            told: BTreeSet::new(),
-            newest: None,
+            imports: Box::default(),
             standing: Box::default(),
             gpus: assignment.gpus.clone(),
             files,
@@ -543,9 +547,7 @@ pub(crate) async fn clear(host: Arc<dyn RunnerHost>, dir: PathBuf) {
                 launcher,
                 stream,
                 bytes: 0,
-                record: None,
-                told: BTreeSet::new(),
-                newest: None,
+                imports: Box::default(),
                 standing: Box::default(),
                 gpus: Vec::new(),
                 files: Vec::new(),

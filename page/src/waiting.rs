@@ -280,3 +280,33 @@ fn priority(job: &Job) -> i64 {
     let spec = job.spec.as_ref();
     spec.and_then(|spec| spec.priority).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_proto::v1::AwaitedJob;
+
+    #[test]
+    fn it_says_what_is_still_to_come() {
+        let job = |name: &str, condition: &str, end: &str| AwaitedJob {
+            name: name.into(),
+            condition: condition.into(),
+            end: end.into(),
+            ..AwaitedJob::default()
+        };
+        let waits = NotEligible {
+            jobs: vec![
+                job("a", "succeeded", ""),
+                job("b", "ended", "Failed"),
+                job("c", "failed", ""),
+            ],
+            start_after_unix_us: 5_000_000,
+            since_unix_us: 1_000_000,
+        };
+        let texts: Vec<String> = awaited("team", &waits)
+            .into_iter()
+            .map(|one| one.text)
+            .collect();
+        assert_eq!(texts, ["a", "c:failed", "1970-01-01T00:00:05Z"]);
+    }
+}

@@ -97,7 +97,7 @@ const KINDS: [(&str, &str, &str, &str); 3] = [
         "Not eligible yet",
         "Waits for",
     ),
-    ("held-back", "held back", "Wait for something else", ""),
+    ("held-back", "held back", "Held back", ""),
 ];
 
 fn counts(all: &[Waiting<'_>], choice: &Choice) -> Vec<Count> {

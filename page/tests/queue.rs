@@ -98,12 +98,23 @@ fn story() -> QueueStory {
         status.phase = JobPhase::Running.into();
         status.members.push(MemberStatus::default());
     });
+    // It has nodes again, and they get ready.
+    let forms = with(pending("a", "forms", 9, 90), |status| {
+        status.phase = JobPhase::Recovering.into();
+        status.members.push(MemberStatus::default());
+    });
+    let suspended_too = with(later("b", "held-later"), |status| {
+        status.suspended = true;
+        status.reason = "Suspended".into();
+    });
     QueueStory {
         jobs: vec![
             later("a", "evaluate"),
             waits("a", "young", 0, 100),
             suspended("a", "held"),
             running,
+            forms,
+            suspended_too,
             waits("b", "old", 0, 300),
             waits("a", "urgent", 5, 10),
         ],
@@ -168,8 +179,9 @@ fn those_that_wait_stand_in_the_order_of_nodes_and_the_others_below() {
             "3 | a/young | 0 | 2-4 | 8 | 100s | - nobody knows when job b/old ends | NodesReserved young needs 2 nodes | b/old |",
             "Job | Priority | Nodes | GPUs each | Waits | Start | Lacks | Waits for |",
             "a/evaluate | 0 | 4 | 0 | 60s | | Dependency | prepare train:failed 2026-11-21T11:35:28Z |",
-            "Job | Priority | Nodes | GPUs each | Lacks |",
+            "Job | Priority | Nodes | GPUs each | Reason |",
             "a/held | 9 | 4 | 0 | Suspended held needs 2 nodes |",
+            "b/held-later | 0 | 4 | 0 | Suspended |",
         ]
     );
     for link in [
@@ -192,6 +204,7 @@ fn a_namespace_s_jobs_keep_their_positions() {
     let shown = rows(&page(&of_a, &Choice::default()));
     assert!(shown[1].starts_with("1 | a/urgent"), "{shown:?}");
     assert!(shown[2].starts_with("3 | a/young"), "{shown:?}");
+    assert!(!shown.iter().any(|row| row.contains("b/held-later")));
     // A search counts as little.
     let shown = rows(&page(&story(), &asked("A/YOUNG", 0)));
     assert!(shown.len() == 2 && shown[1].starts_with("3 | a/young"));
@@ -305,6 +318,7 @@ fn a_job_that_waits_leads_to_its_line() {
     assert!(!list.contains(&link("runs")));
     for job in &jobs {
         let name = job.r#ref.as_ref().unwrap().name.clone();
+        let has_nodes = matches!(&*name, "runs" | "forms");
         let story = JobStory {
             explained: ExplainResponse {
                 job: Some(job.clone()),
@@ -313,7 +327,7 @@ fn a_job_that_waits_leads_to_its_line() {
             ..JobStory::default()
         };
         let shown = muster_page::job(frame("/jobs/a/b"), &story);
-        assert_eq!(shown.contains("href=\"/queue?q="), name != "runs", "{name}");
+        assert_eq!(shown.contains("href=\"/queue?q="), !has_nodes, "{name}");
         let file = muster_page::report(frame(""), &story);
         assert!(!file.contains("/queue"), "a file leads nowhere: {name}");
     }

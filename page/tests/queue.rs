@@ -160,7 +160,7 @@ fn rows(page: &str) -> Vec<String> {
             out.push(' ');
         }
         let words: Vec<&str> = out.split_whitespace().collect();
-        words.join(" ").replace(" | ", " | ")
+        words.join(" ")
     };
     rows.map(|row| text(row.split("</tr>").next().unwrap()))
         .map(|row| row.replace("/ ", "/"))

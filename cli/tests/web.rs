@@ -6,21 +6,62 @@ mod coordinator;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     process::{Child, Stdio},
     sync::Mutex,
 };
 
 use coordinator::{Cardboard, muster, read, serve};
+use muster_proto::v1::{
+    Job, JobPhase, JobRef, JobStart, JobStatus, ListJobsResponse, ListQueuesResponse, Queue,
+    StartEstimate, WaitsForRoom,
+};
 use tonic::Status;
 
 /// `muster web`, until it is dropped.
-struct Web(Child);
+struct Web {
+    child: Child,
+    host: String,
+    cookie: String,
+}
+
+impl Web {
+    /// With a browser that was let in.
+    fn open(address: SocketAddr) -> Self {
+        let mut child = muster(address, &["web", "--port", "0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut link = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut link).unwrap();
+        let (host, path) = link
+            .trim()
+            .strip_prefix("http://")
+            .unwrap()
+            .split_once('/')
+            .unwrap();
+        let opened = ask(host, &format!("/{path}"), "").to_lowercase();
+        let cookie = opened
+            .lines()
+            .find_map(|line| line.strip_prefix("set-cookie: "));
+        Self {
+            child,
+            host: host.to_owned(),
+            cookie: cookie.unwrap().split(';').next().unwrap().to_owned(),
+        }
+    }
+
+    fn ask(&self, path: &str) -> String {
+        ask(&self.host, path, &self.cookie)
+    }
+}
 
 impl Drop for Web {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -44,33 +85,14 @@ fn a_refused_list_is_not_allowed_and_a_dead_coordinator_gives_no_answer() {
         ..Cardboard::default()
     };
     let (_runtime, _, address) = serve(cardboard);
-    let mut command = muster(address, &["web", "--port", "0"]);
-    let mut web = Web(command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap());
-    let mut link = String::new();
-    let mut out = BufReader::new(web.0.stdout.take().unwrap());
-    out.read_line(&mut link).unwrap();
-    let (host, path) = link
-        .trim()
-        .strip_prefix("http://")
-        .unwrap()
-        .split_once('/')
-        .unwrap();
-    let opened = ask(host, &format!("/{path}"), "").to_lowercase();
-    let cookie = opened
-        .lines()
-        .find_map(|line| line.strip_prefix("set-cookie: "));
-    let cookie = cookie.unwrap().split(';').next().unwrap();
-    let page = ask(host, "/", cookie);
+    let web = Web::open(address);
+    let page = web.ask("/");
     assert!(
         page.starts_with("HTTP/1.1 403 ") && page.contains("Not allowed"),
         "{page}"
     );
     assert!(page.contains("this needs viewer"), "{page}");
-    let page = ask(host, "/", cookie);
+    let page = web.ask("/");
     assert!(
         page.starts_with("HTTP/1.1 502 ") && page.contains("No answer"),
         "{page}"
@@ -80,5 +102,117 @@ fn a_refused_list_is_not_allowed_and_a_dead_coordinator_gives_no_answer() {
     assert!(
         code == 5 && told.contains("refuses: user/ann has no role"),
         "{told}"
+    );
+}
+
+/// One job that waits, in the namespace of commands without one.
+fn one_waits() -> ListJobsResponse {
+    let job = Job {
+        r#ref: Some(JobRef {
+            namespace: "default".into(),
+            name: "waits".into(),
+        }),
+        status: Some(JobStatus {
+            phase: JobPhase::Pending.into(),
+            waits_for_room: Some(WaitsForRoom::default()),
+            ..JobStatus::default()
+        }),
+        ..Job::default()
+    };
+    ListJobsResponse {
+        jobs: vec![job],
+        ..ListJobsResponse::default()
+    }
+}
+
+fn tree(with_start: bool) -> ListQueuesResponse {
+    let start = JobStart {
+        r#ref: Some(JobRef {
+            namespace: "default".into(),
+            name: "waits".into(),
+        }),
+        start: Some(StartEstimate {
+            basis: "nobody knows when job a/b ends".into(),
+            ..StartEstimate::default()
+        }),
+    };
+    ListQueuesResponse {
+        queues: vec![Queue {
+            name: "research".into(),
+            ..Queue::default()
+        }],
+        starts: vec![start].into_iter().filter(|_| with_start).collect(),
+    }
+}
+
+#[test]
+fn the_queue_needs_neither_estimates_nor_quotas_and_says_who_refuses_them() {
+    let refused = || Status::permission_denied("user/ann may not list musterqueues");
+    let often = || Status::resource_exhausted("ann plans too often");
+    let jobs = || Ok(one_waits());
+    let cardboard = Cardboard {
+        list: Mutex::new([jobs(), jobs(), jobs(), jobs(), jobs(), Err(refused())].into()),
+        queues: Mutex::new(
+            [
+                // As it should be: the page, its JSON and the command line.
+                Ok(tree(true)),
+                Ok(tree(true)),
+                Ok(tree(true)),
+                // Estimates were asked for too often.
+                Err(often()),
+                Ok(tree(false)),
+                // Nothing of queues is for this person.
+                Err(refused()),
+                Err(refused()),
+                // Their JSON.
+                Err(refused()),
+                Ok(tree(false)),
+                Ok(tree(false)),
+            ]
+            .into(),
+        ),
+        ..Cardboard::default()
+    };
+    let (_runtime, cardboard, address) = serve(cardboard);
+    let web = Web::open(address);
+    let page = web.ask("/queue");
+    assert!(
+        page.contains("nobody knows when job a/b ends") && page.contains(">research<"),
+        "{page}"
+    );
+    let body = |answer: String| answer.split_once("\r\n\r\n").unwrap().1.to_owned();
+    let printed = |args: &[&str]| read(muster(address, args).output().unwrap()).1;
+    let told = body(web.ask("/queue.json"));
+    assert_eq!(told, printed(&["queue", "-A", "-o", "json"]));
+    assert!(told.contains("nobody knows"), "{told}");
+
+    let page = web.ask("/queue");
+    assert!(
+        page.contains("No estimates of starts: ") && page.contains("ann plans too often"),
+        "{page}"
+    );
+    assert!(page.contains(">waits<") && page.contains(">research<"));
+    let page = web.ask("/queue");
+    assert!(page.contains("ann may not list musterqueues"), "{page}");
+    assert!(page.contains(">waits<") && !page.contains(">research<"));
+    let page = web.ask("/queues.json");
+    assert!(page.starts_with("HTTP/1.1 403 "), "{page}");
+    let told = body(web.ask("/queues.json"));
+    assert_eq!(told, printed(&["get", "queues", "-o", "json"]));
+    assert!(told.contains("research"), "{told}");
+
+    let page = web.ask("/queue");
+    assert!(
+        page.starts_with("HTTP/1.1 403 ") && page.contains("Not allowed"),
+        "{page}"
+    );
+    let heard = cardboard.heard.lock().unwrap();
+    let asked = heard.iter().filter(|one| one.starts_with("queues"));
+    let starts = asked.map(|one| one.ends_with("true"));
+    assert_eq!(
+        starts.collect::<Vec<bool>>(),
+        [
+            true, true, true, true, false, true, false, false, false, false
+        ]
     );
 }

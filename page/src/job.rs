@@ -9,7 +9,7 @@ use crate::{
     spent::{self, Spent},
     state::{self, Badge},
     timeline::{self, Timeline},
-    words,
+    waiting, words,
 };
 
 /// Ranks and members that are listed. A page of a thousand ranks shows those that differ first.
@@ -40,6 +40,8 @@ struct Body<'a> {
     state: Badge,
     reason: String,
     message: String,
+    /// Its line on the page of the queue. Empty: it does not wait.
+    queue: String,
     verdict: Vec<String>,
     facts: Vec<(&'static str, String)>,
     command: String,
@@ -111,6 +113,7 @@ fn body<'a>(frame: Frame<'a>, story: &'a JobStory, is_page: bool) -> Body<'a> {
             false => status.reason.clone(),
         },
         message: status.message.clone(),
+        queue: waiting::link(&job),
         verdict: verdict(&job, story),
         facts: facts(&job, frame.now_us),
         command: spec

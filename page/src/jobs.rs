@@ -6,7 +6,7 @@ use muster_proto::v1::{Job, JobPhase};
 use crate::{
     Choice, Frame, Paged, ROWS,
     state::{self, Badge},
-    words,
+    waiting, words,
 };
 
 /// A job that has waited for so long is shown to a person.
@@ -29,6 +29,8 @@ pub(crate) struct Need {
     name: String,
     state: Badge,
     why: String,
+    /// Its line on the page of the queue. Empty: it does not wait.
+    queue: String,
 }
 
 struct Row {
@@ -43,6 +45,7 @@ struct Row {
     age: String,
     owner: String,
     why: String,
+    queue: String,
 }
 
 /// The page of all jobs that the choice takes.
@@ -104,6 +107,7 @@ pub(crate) fn need(job: &Job, now_us: u64) -> Option<Need> {
         namespace,
         name,
         state: state::of_job(job),
+        queue: waiting::link(job),
         why: match status.message.as_str() {
             "" => why.to_owned(),
             message => format!("{why}: {message}"),
@@ -139,6 +143,7 @@ fn row(job: &Job, now_us: u64) -> Row {
         restarts: status.restarts,
         age: words::age(job.created_unix_us, now_us),
         owner: job.owner.clone(),
+        queue: waiting::link(job),
         why: match status.message.as_str() {
             "" => status.reason,
             message => message.to_owned(),

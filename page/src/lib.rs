@@ -15,10 +15,14 @@ mod job;
 mod jobs;
 mod logs;
 mod node;
+mod queue;
 mod refused;
 mod spent;
+pub mod start;
 mod state;
 mod timeline;
+pub mod tree;
+pub mod waiting;
 pub mod words;
 
 pub use events::events;
@@ -28,6 +32,7 @@ pub use job::{job, report};
 pub use jobs::jobs;
 pub use logs::{Line, logs};
 pub use node::node;
+pub use queue::queue;
 pub use refused::refused;
 
 /// The style of all pages.
@@ -65,7 +70,7 @@ impl Frame<'_> {
         let own = self.path.split('?').next().unwrap_or_default();
         match own {
             "/" => Some("/jobs.json".to_owned()),
-            "/nodes" | "/events" => Some(format!("{own}.json")),
+            "/nodes" | "/events" | "/queue" => Some(format!("{own}.json")),
             own if own.starts_with("/nodes/") => Some(format!("{own}.json")),
             own if own.starts_with("/jobs/") && own.matches('/').count() == 3 => {
                 Some(format!("{own}.json"))

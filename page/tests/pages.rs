@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_page::{Choice, Frame, JobStory, Line};
+use muster_page::{Choice, Frame, JobStory, Line, waiting::QueueStory};
 use muster_proto::v1::*;
 
 const HOSTILE: &str = "<script>alert(1)</script>\"><img src=x onerror=alert(2)>' style='x' {{ 7*7 }} \u{202e}\u{0}\u{1b}[31m https://evil.example";
@@ -218,6 +218,60 @@ fn node(number: usize) -> Node {
     }
 }
 
+fn queue() -> QueueStory {
+    let mut jobs: Vec<Job> = (0..9).map(job).collect();
+    for (number, job) in jobs.iter_mut().enumerate() {
+        let status = job.status.as_mut().unwrap();
+        let waits = WaitsForRoom {
+            lacks: HOSTILE.into(),
+            since_unix_us: u64::MAX,
+            gpus_per_member: u32::MAX,
+            least: number as u32,
+        };
+        status.waits_for_room = Some(waits).filter(|_| number.is_multiple_of(3));
+        let waits = NotEligible {
+            jobs: vec![AwaitedJob {
+                name: HOSTILE.into(),
+                condition: HOSTILE.into(),
+                ..AwaitedJob::default()
+            }],
+            start_after_unix_us: u64::MAX,
+            since_unix_us: 1,
+        };
+        status.not_eligible = Some(waits).filter(|_| number % 3 == 1);
+        if number % 3 == 2 {
+            status.phase = JobPhase::Pending.into();
+            status.members.clear();
+        }
+    }
+    let starts = jobs.iter().map(|job| JobStart {
+        r#ref: job.r#ref.clone(),
+        start: Some(StartEstimate {
+            at_unix_us: u64::MAX,
+            basis: long(),
+            unknown: HOSTILE.into(),
+            after: Vec::new(),
+        }),
+    });
+    let queue = Queue {
+        name: HOSTILE.into(),
+        parent: HOSTILE.into(),
+        quota: u32::MAX,
+        held: u32::MAX,
+        namespaces: vec![HOSTILE.into(); 20],
+        ..Queue::default()
+    };
+    QueueStory {
+        queues: ListQueuesResponse {
+            starts: starts.collect(),
+            queues: vec![queue; 3],
+        },
+        jobs,
+        missing: long(),
+        ..QueueStory::default()
+    }
+}
+
 fn pages() -> Vec<(&'static str, String)> {
     let choice = Choice {
         text: String::new(),
@@ -248,6 +302,12 @@ fn pages() -> Vec<(&'static str, String)> {
             "node",
             muster_page::node(frame("/nodes/a"), &node(2), &events),
         ),
+        ("queue", {
+            muster_page::queue(frame("/queue"), &queue(), &Choice::default())
+        }),
+        ("no queue", {
+            muster_page::queue(frame("/queue"), &QueueStory::default(), &choice)
+        }),
         ("goodput", muster_page::goodput(frame("/goodput"), &jobs)),
         (
             "events",

@@ -40,6 +40,15 @@ for step in range(1, 100_000):
     time.sleep(0.1)
 """
 
+QUEUES = """
+queues:
+- name: research
+  quota: 12
+  queues:
+  - {name: vision, quota: 4, namespaces: [default]}
+  - {name: speech, quota: 8, namespaces: [speech]}
+"""
+
 
 def until(what, look):
     end = time.monotonic() + PATIENCE
@@ -141,6 +150,9 @@ class Cluster:
         return until(f"{job} trains as generation {generation}", look)
 
     def up(self):
+        queues = self.folder / "queues.yaml"
+        queues.write_text(QUEUES)
+        self.env["MUSTER_QUEUES"] = str(queues)
         self.muster("local", "up", "--nodes", "2")
         self.muster("local", "add-node", "--hardware", "8xh100")
         self.muster("local", "add-node", "--hardware", "4xl40s")
@@ -150,6 +162,10 @@ class Cluster:
         self.muster(*run, "1", "--nnodes", "2", "--gpus-per-node", "0", "--name", "pretrain", str(script))
         self.muster(*run, "8", "--nnodes", "1", "--gpus-per-node", "8", "--name", "tune", str(script))
         self.muster(*run, "1", "--nnodes", "5", "--gpus-per-node", "0", "--name", "waits", str(script))
+        # The page of the queue has jobs of each kind, and quotas (QUEUES).
+        self.muster(*run, "1", "--nnodes", "1", "--gpus-per-node", "8", "--name", "w" * 63, str(script))
+        self.muster(*run, "1", "--nnodes", "1", "--gpus-per-node", "0", "--name", "evaluate", "--after", "waits", str(script))
+        self.muster(*run, "1", "--nnodes", "1", "--gpus-per-node", "0", "--name", "held", "--suspend", str(script))
         self.trains("pretrain", 1)
         self.trains("tune", 1)
         self.muster("local", "inject", "node-4", "gpu2", "xid=79")
@@ -188,7 +204,7 @@ def main():
             root = link.split("/open")[0]
             browser.open(link)
             pages = {
-                "jobs": "/", "job": "/jobs/default/pretrain", "logs": "/jobs/default/pretrain/logs", "nodes": "/nodes", "node": "/nodes/node-4",
+                "jobs": "/", "job": "/jobs/default/pretrain", "logs": "/jobs/default/pretrain/logs", "queue": "/queue", "nodes": "/nodes", "node": "/nodes/node-4",
                 "goodput": "/goodput", "events": "/events?warnings=1",
             }
             # An open page shows what happens.

@@ -26,7 +26,7 @@ use crate::{
 mod choice;
 mod foreign;
 mod order;
-mod queues;
+pub(crate) mod queues;
 mod watch;
 
 pub(crate) use choice::Choice;

@@ -1,10 +1,11 @@
 //! `muster queue`
 
 use clap::Args;
-use muster_proto::v1::{Job, JobStart, JobStatus, ListQueuesRequest};
+use muster_page::waiting::{self, Waiting};
+use muster_proto::v1::{Job, JobStart, JobStatus};
 use muster_rpc::credentials::now_us;
 
-use super::get;
+use super::get::{self, queues};
 use crate::{
     args::Format,
     connect::Client,
@@ -12,6 +13,9 @@ use crate::{
     fail::Failure,
     output::{self, List, queue, start, table::Table},
 };
+
+/// Said before the reason.
+pub(crate) const NO_STARTS: &str = "No estimates of starts";
 
 /// Show the jobs that wait for nodes, in the order in which they get them.
 ///
@@ -42,29 +46,31 @@ pub(crate) struct Queue {
 pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let jobs = get::all_jobs(&client, "").await?;
-    let mut waiting = queue::waiting(&jobs);
-    if !args.all_namespaces {
-        let namespace = cx.namespace();
-        waiting.retain(|job| job.namespace == namespace);
-    }
+    let namespace = match args.all_namespaces {
+        true => String::new(),
+        false => cx.namespace(),
+    };
+    let mut waiting = waiting::in_order(&jobs, &namespace);
+    let mut starts = Vec::new();
     if !waiting.is_empty() && cx.format() != Format::Name {
-        queue::add_starts(&mut waiting, &starts(cx, &client).await);
+        starts = said(cx, &client).await;
     }
+    waiting::add_starts(&mut waiting, &starts);
     match cx.format() {
-        Format::Json => cx.print(&output::json(&List::new(waiting))),
-        Format::Yaml => cx.print(&output::yaml(&List::new(waiting))),
+        Format::Json => cx.print(&output::json(&List::new(queue::documents(&waiting)))),
+        Format::Yaml => cx.print(&output::yaml(&List::new(queue::documents(&waiting)))),
         Format::Name => {
             let names = waiting.iter().map(|job| format!("job/{}\n", job.name));
             cx.print(&names.collect::<String>())
         }
         Format::Table | Format::Wide if waiting.is_empty() => {
-            cx.say("No jobs wait for nodes, other jobs or their time.");
+            cx.say(waiting::NOBODY);
             Ok(())
         }
         Format::Table | Format::Wide => {
             let wide = cx.format() == Format::Wide;
             let now = now_us();
-            let row = |job: &queue::Waiting| job.row(now, wide, args.all_namespaces);
+            let row = |job: &Waiting<'_>| queue::row(job, now, wide, args.all_namespaces);
             let rows: Vec<Vec<String>> = waiting.iter().map(row).collect();
             let heads = queue::heads(wide, args.all_namespaces);
             cx.print(&Table::new(heads).render(&rows, !cx.globals.no_headers))
@@ -73,17 +79,11 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
 }
 
 /// When the jobs that wait will start. The queue is of use without it, so it is no failure if nobody says it.
-async fn starts(cx: &Context, client: &Client) -> Vec<JobStart> {
-    let request = client.ask(ListQueuesRequest {
-        start_estimates: true,
-    });
-    match client.queues().list(request).await {
-        Ok(answer) => answer.into_inner().starts,
+async fn said(cx: &Context, client: &Client) -> Vec<JobStart> {
+    match queues::list(client, true).await {
+        Ok(answer) => answer.starts,
         Err(status) => {
-            cx.say(format!(
-                "No estimates of starts: {}",
-                client.failure(status)
-            ));
+            cx.say(format!("{NO_STARTS}: {}", client.failure(status)));
             Vec::new()
         }
     }
@@ -97,7 +97,7 @@ pub(super) async fn start_line(cx: &Context, client: &Client, job: &Job) -> Stri
     if !status.is_some_and(|status| waits(status) && !status.suspended) {
         return String::new();
     }
-    let starts = starts(cx, client).await;
+    let starts = said(cx, client).await;
     let start = start::of(&starts, &named.namespace, &named.name);
     start.map_or(String::new(), |start| {
         start::sentence(start, now_us()) + "\n"

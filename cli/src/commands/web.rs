@@ -21,12 +21,12 @@ use crate::{
 /// The flag, for errors.
 const FLAG: &str = "--port";
 
-/// Show jobs, nodes and events in a browser.
+/// Show jobs, the queue, nodes and events in a browser.
 ///
 /// Serves pages on this machine until it is interrupted: all jobs with those that need a person
 /// first, the timeline of a job with its incidents, who caused them and what each cost, where time
-/// went, each GPU with the job that holds it, nodes and events. What they show is asked of the
-/// coordinator as you, with your role; nothing can be changed there. The link that is printed lets
+/// went, who waits and until when, queues with their quotas, each GPU with the job that holds it,
+/// nodes and events. What they show is asked of the coordinator as you, with your role; nothing can be changed there. The link that is printed lets
 /// one browser in; when it is used, a link for another one is printed.
 #[derive(Debug, Args)]
 #[command(after_help = "\

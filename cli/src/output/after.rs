@@ -37,21 +37,6 @@ pub(super) fn rows(
     rows
 }
 
-/// What a job that may not start yet waits for, as one word each: jobs, and its time.
-pub(super) fn names(waits: &v1::NotEligible) -> String {
-    let open = waits.jobs.iter().filter(|job| job.end.is_empty());
-    let mut names: Vec<String> = open
-        .map(|job| match job.condition.as_str() {
-            "succeeded" => job.name.clone(),
-            condition => format!("{}:{condition}", job.name),
-        })
-        .collect();
-    if waits.start_after_unix_us != 0 {
-        names.push(words::utc_seconds(waits.start_after_unix_us));
-    }
-    names.join(",")
-}
-
 /// The form of `-o json` and `-o yaml`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -113,7 +98,6 @@ mod tests {
             start_after_unix_us: 5_000_000,
             since_unix_us: 1_000_000,
         };
-        assert_eq!(names(&waits), "a,c:failed,1970-01-01T00:00:05Z");
         let spec = SpecDocument {
             after: ["a", "b:ended"].map(AfterDocument::read).to_vec(),
             ..SpecDocument::default()

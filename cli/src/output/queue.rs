@@ -1,35 +1,29 @@
-//! Jobs that wait for nodes, in their order, and those that may not start yet.
+//! Jobs that wait for nodes, in their order, and those that may not start yet: as a table and as documents. Their order and
+//! their words are those of the page.
 
-use std::cmp::Reverse;
-
-use muster_proto::v1;
+use muster_page::waiting::{Place, Waiting};
 use serde::Serialize;
 
-use super::{
-    after::{self, NotEligible},
-    start::{self, Estimate},
-    table::plain,
-    words,
-};
+use super::{after::NotEligible, start::Estimate, table::plain, words};
 
-/// A job that waits. It is also the form of `-o json` and `-o yaml`.
+/// A job that waits, in the form of `-o json` and `-o yaml`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Waiting {
+pub(crate) struct Document<'j> {
     /// From 1, in all namespaces. None: it is not eligible, because it waits for other jobs or for its time.
     position: Option<usize>,
-    pub(crate) namespace: String,
-    pub(crate) name: String,
+    namespace: &'j str,
+    name: &'j str,
     priority: i64,
     /// Members that it wants, and without which it does not start.
     wants: u32,
     least: u32,
     gpus_per_member: u32,
     /// One word. Empty: it is not known yet.
-    lacks: String,
+    lacks: &'j str,
     /// Its state's reason: Preempted, if it had nodes before.
-    reason: String,
-    message: String,
+    reason: &'j str,
+    message: &'j str,
     since: Option<String>,
     /// NAMESPACE/NAME of the job before it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,119 +34,37 @@ pub(crate) struct Waiting {
     /// When it will start.
     #[serde(skip_serializing_if = "Option::is_none")]
     start: Option<Estimate>,
-    #[serde(skip)]
-    start_said: Option<v1::StartEstimate>,
-    /// The same in short.
-    #[serde(skip)]
-    after: String,
-    #[serde(skip)]
-    since_us: u64,
 }
 
-/// Those of these jobs that wait, the first to get nodes in front. Those that are not eligible follow.
-pub(crate) fn waiting(jobs: &[v1::Job]) -> Vec<Waiting> {
-    let mut all = in_order(jobs);
-    let status = |job: &v1::Job| job.status.clone().unwrap_or_default();
-    let mut others: Vec<(&v1::Job, v1::JobStatus)> = jobs
-        .iter()
-        .map(|job| (job, status(job)))
-        .filter(|(_, status)| status.not_eligible.is_some() && !status.suspended)
-        .collect();
-    others.sort_by_key(|(job, _)| (job.created_unix_us, job.uid.clone()));
-    all.extend(
-        others
-            .into_iter()
-            .map(|(job, status)| not_eligible(job, status)),
-    );
-    all
+/// The documents of these jobs.
+pub(crate) fn documents<'j>(waiting: &[Waiting<'j>]) -> Vec<Document<'j>> {
+    waiting.iter().map(Document::from).collect()
 }
 
-/// Adds when they will start.
-pub(crate) fn add_starts(waiting: &mut [Waiting], starts: &[v1::JobStart]) {
-    for job in waiting {
-        let said = start::of(starts, &job.namespace, &job.name);
-        job.start = said.map(Estimate::of);
-        job.start_said = said.cloned();
+impl<'j> From<&Waiting<'j>> for Document<'j> {
+    fn from(job: &Waiting<'j>) -> Self {
+        let (position, ahead, not_eligible) = match job.place {
+            Place::InQueue { position, ahead } => (Some(position), ahead, None),
+            Place::NotEligible(waits) => (None, None, Some(NotEligible::from(waits))),
+            Place::HeldBack => (None, None, None),
+        };
+        Self {
+            position,
+            namespace: job.namespace,
+            name: job.name,
+            priority: job.priority,
+            wants: job.wants,
+            least: job.least,
+            gpus_per_member: job.gpus_per_member,
+            lacks: job.lacks,
+            reason: job.reason,
+            message: job.message,
+            since: (job.since_us > 0).then(|| words::utc(job.since_us)),
+            ahead: ahead.map(|(namespace, name)| format!("{namespace}/{name}")),
+            not_eligible,
+            start: job.start.map(Estimate::of),
+        }
     }
-}
-
-/// A job that waits for other jobs or for its time.
-fn not_eligible(job: &v1::Job, status: v1::JobStatus) -> Waiting {
-    let named = job.r#ref.clone().unwrap_or_default();
-    let spec = job.spec.as_ref();
-    let waits = status.not_eligible.unwrap_or_default();
-    Waiting {
-        position: None,
-        namespace: named.namespace,
-        name: named.name,
-        priority: spec.and_then(|spec| spec.priority).unwrap_or_default(),
-        wants: status.replicas,
-        least: spec
-            .and_then(|spec| spec.min_replicas)
-            .and_then(|least| u32::try_from(least).ok())
-            .unwrap_or(status.replicas),
-        gpus_per_member: spec
-            .and_then(|spec| spec.gpus_per_node)
-            .and_then(|gpus| u32::try_from(gpus).ok())
-            .unwrap_or_default(),
-        lacks: status.reason.clone(),
-        reason: status.reason,
-        message: status.message,
-        since: Some(words::utc(waits.since_unix_us)),
-        ahead: None,
-        since_us: waits.since_unix_us,
-        after: after::names(&waits),
-        not_eligible: Some(NotEligible::from(&waits)),
-        start: None,
-        start_said: None,
-    }
-}
-
-/// Those that wait for nodes.
-fn in_order(jobs: &[v1::Job]) -> Vec<Waiting> {
-    let rank = |job: &&v1::Job| {
-        let spec = job.spec.as_ref();
-        let priority = spec.and_then(|spec| spec.priority).unwrap_or_default();
-        (Reverse(priority), job.created_unix_us, job.uid.clone())
-    };
-    let waits = |job: &&v1::Job| {
-        let status = job.status.as_ref();
-        status.is_some_and(|status| status.waits_for_room.is_some() && !status.suspended)
-    };
-    let mut all: Vec<&v1::Job> = jobs.iter().filter(waits).collect();
-    all.sort_by_cached_key(rank);
-    let mut ahead = None;
-    let all = all.into_iter().enumerate().filter_map(|(at, job)| {
-        let named = job.r#ref.clone().unwrap_or_default();
-        let status = job.status.as_ref()?;
-        let waits = status.waits_for_room.as_ref()?;
-        let since_us = waits.since_unix_us;
-        let own = format!("{}/{}", named.namespace, named.name);
-        Some(Waiting {
-            position: Some(at + 1),
-            namespace: named.namespace,
-            name: named.name,
-            priority: job
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.priority)
-                .unwrap_or_default(),
-            wants: status.replicas,
-            least: waits.least,
-            gpus_per_member: waits.gpus_per_member,
-            lacks: waits.lacks.clone(),
-            reason: status.reason.clone(),
-            message: status.message.clone(),
-            since: (since_us > 0).then(|| words::utc(since_us)),
-            ahead: ahead.replace(own),
-            not_eligible: None,
-            start: None,
-            start_said: None,
-            after: String::new(),
-            since_us,
-        })
-    });
-    all.collect()
 }
 
 pub(crate) fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
@@ -167,50 +79,40 @@ pub(crate) fn heads(wide: bool, namespaced: bool) -> Vec<&'static str> {
     heads
 }
 
-impl Waiting {
-    pub(crate) fn row(&self, now_us: u64, wide: bool, namespaced: bool) -> Vec<String> {
-        // Such a job has no place until it may start.
-        let position = self.position.map(|at| at.to_string());
-        let mut row = vec![position.unwrap_or_else(|| "not eligible".into())];
-        row.extend(namespaced.then(|| self.namespace.clone()));
-        let wants = match self.least == self.wants {
-            true => self.wants.to_string(),
-            false => format!("{}-{}", self.least, self.wants),
-        };
-        let dash = |text: &str| {
-            if text.is_empty() {
-                "-".to_owned()
-            } else {
-                text.to_owned()
-            }
-        };
+/// The cells of a job below these heads.
+pub(crate) fn row(job: &Waiting<'_>, now_us: u64, wide: bool, namespaced: bool) -> Vec<String> {
+    let dash = |text: &str| match text {
+        "" => "-".to_owned(),
+        text => text.to_owned(),
+    };
+    let mut row = vec![job.position()];
+    row.extend(namespaced.then(|| job.namespace.to_owned()));
+    let ahead: Vec<String> = job.ahead().into_iter().map(|one| one.text).collect();
+    row.extend([
+        job.name.to_owned(),
+        job.priority.to_string(),
+        job.nodes(),
+        job.gpus_per_member.to_string(),
+        words::age(job.since_us, now_us),
+        dash(&job.starts(now_us)),
+        dash(job.lacks),
+        dash(&ahead.join(",")),
+    ]);
+    if wide {
         row.extend([
-            self.name.clone(),
-            self.priority.to_string(),
-            wants,
-            self.gpus_per_member.to_string(),
-            words::age(self.since_us, now_us),
-            dash(
-                &{ self.start_said.as_ref() }
-                    .map_or(String::new(), |said| start::when(said, now_us)),
-            ),
-            dash(&self.lacks),
-            dash(self.ahead.as_deref().unwrap_or(&self.after)),
+            plain(job.basis()),
+            job.reason.to_owned(),
+            plain(job.message),
         ]);
-        if wide {
-            let basis = self.start_said.as_ref().map(|said| plain(&said.basis));
-            row.extend([
-                dash(&basis.unwrap_or_default()),
-                self.reason.clone(),
-                plain(&self.message),
-            ]);
-        }
-        row
     }
+    row
 }
 
 #[cfg(test)]
 mod tests {
+    use muster_page::waiting::{add_starts, in_order};
+    use muster_proto::v1;
+
     use super::*;
 
     fn job(name: &str, priority: i64, created: u64, waits: bool) -> v1::Job {
@@ -247,7 +149,7 @@ mod tests {
             job("old", 0, 2, true),
             job("urgent", 5, 10, true),
         ];
-        let mut waiting = waiting(&jobs);
+        let mut waiting = in_order(&jobs, "");
         let start = v1::JobStart {
             r#ref: jobs[3].r#ref.clone(),
             start: Some(v1::StartEstimate {
@@ -256,10 +158,11 @@ mod tests {
                 ..v1::StartEstimate::default()
             }),
         };
-        add_starts(&mut waiting, &[start]);
+        let starts = [start];
+        add_starts(&mut waiting, &starts);
         let rows: Vec<Vec<String>> = waiting
             .iter()
-            .map(|one| one.row(61_000_000, false, false))
+            .map(|one| row(one, 61_000_000, false, false))
             .collect();
         let table = super::super::table::Table::new(heads(false, false)).render(&rows, true);
         assert_eq!(
@@ -271,7 +174,7 @@ POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   START             LACKS   
 3          young    0          2-4     8      60s     -                 NodesReserved   team-a/old
 "
         );
-        let wide = waiting[0].row(61_000_000, true, false);
+        let wide = row(&waiting[0], 61_000_000, true, false);
         assert_eq!(wide[9], "after job team-a/runs (at its deadline)");
     }
 
@@ -291,10 +194,11 @@ POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   START             LACKS   
         });
         let mut held = later.clone();
         held.status.as_mut().unwrap().suspended = true;
-        let waiting = waiting(&[later, held, job("old", 0, 2, true)]);
+        let jobs = [later, held, job("old", 0, 2, true)];
+        let waiting = in_order(&jobs, "");
         let rows: Vec<Vec<String>> = waiting
             .iter()
-            .map(|one| one.row(61_000_000, false, false))
+            .map(|one| row(one, 61_000_000, false, false))
             .collect();
         let table = super::super::table::Table::new(heads(false, false)).render(&rows, true);
         assert_eq!(

@@ -1,5 +1,6 @@
 //! The operator's queues: a tree with quotas, and what their jobs hold.
 
+use muster_page::tree::{Branch, tree};
 use muster_proto::v1;
 use serde::Serialize;
 
@@ -33,19 +34,20 @@ pub(crate) struct Shown {
     depth: usize,
 }
 
+/// All queues, each behind its parent.
+pub(crate) fn all(queues: &[v1::Queue]) -> Vec<Shown> {
+    tree(queues).into_iter().map(Shown::of).collect()
+}
+
 impl Shown {
-    pub(crate) fn of(queue: &v1::Queue, all: &[v1::Queue]) -> Shown {
-        let above = |queue: &&v1::Queue| all.iter().find(|other| other.name == queue.parent);
-        // A parent stands before its children, so this ends; whatever is answered, it takes no more steps than there are queues.
-        let depth = std::iter::successors(above(&queue), above)
-            .take(all.len())
-            .count();
+    fn of(branch: Branch<'_>) -> Shown {
+        let queue = branch.queue;
         Shown {
             name: queue.name.clone(),
             parent: Some(queue.parent.clone()).filter(|parent| !parent.is_empty()),
             quota: queue.quota,
             held: queue.held,
-            borrowed: queue.held.saturating_sub(queue.quota),
+            borrowed: branch.borrowed(),
             available: queue.available,
             borrowing_limit: queue.borrowing_limit,
             lending_limit: queue.lending_limit,
@@ -53,7 +55,7 @@ impl Shown {
             namespaces: queue.namespaces.clone(),
             jobs: queue.jobs,
             waiting: queue.waiting,
-            depth,
+            depth: branch.depth,
         }
     }
 
@@ -130,9 +132,10 @@ mod tests {
                 ..queue("b", "all", 1)
             },
         ];
-        let rows: Vec<String> = all
+        let shown = super::all(&all);
+        let rows: Vec<String> = shown
             .iter()
-            .map(|queue| Shown::of(queue, &all).row(true).join(" "))
+            .map(|queue| queue.row(true).join(" "))
             .collect();
         assert_eq!(
             rows,
@@ -143,9 +146,6 @@ mod tests {
             ]
         );
         assert_eq!(heads(true).len(), 11);
-        assert_eq!(
-            heads(false).len(),
-            Shown::of(&all[0], &all).row(false).len()
-        );
+        assert_eq!(heads(false).len(), shown[0].row(false).len());
     }
 }

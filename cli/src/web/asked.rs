@@ -1,16 +1,17 @@
 //! What the pages ask of the coordinator.
 
-use muster_page::{JobStory, Line};
+use muster_page::{JobStory, Line, waiting::QueueStory};
 use muster_proto::{
     convert::jobs,
     v1::{
         Event, ExplainRequest, GetNodeRequest, Job, JobRef, ListEventsRequest, LogsRequest, Node,
+        Queue,
     },
 };
 use tonic::Status;
 
 use crate::{
-    commands::get,
+    commands::{get, queue::NO_STARTS},
     connect::Client,
     fail::Failure,
     output::{self, listing::Listed},
@@ -55,6 +56,33 @@ type Answer<T> = Result<T, Unanswered>;
 pub(crate) async fn jobs(client: &Client, namespace: &str) -> Answer<Vec<Job>> {
     let jobs = get::all_jobs(client, namespace).await?;
     Ok(jobs.into_iter().map(Listed::discreet).collect())
+}
+
+/// Who waits, for whom, and until when; and the queues with quotas. The order is of use without estimates and without quotas.
+pub(crate) async fn queue(client: &Client, namespace: &str) -> Answer<QueueStory> {
+    let mut story = QueueStory {
+        // Positions count the jobs of all namespaces.
+        jobs: jobs(client, "").await?,
+        namespace: namespace.to_owned(),
+        ..QueueStory::default()
+    };
+    match get::queues::list(client, true).await {
+        Ok(answer) => story.queues = answer,
+        Err(status) => {
+            story.missing = format!("{NO_STARTS}: {}", client.failure(status));
+            // Estimates alone may be asked for too often.
+            if let Ok(answer) = get::queues::list(client, false).await {
+                story.queues = answer;
+            }
+        }
+    }
+    Ok(story)
+}
+
+pub(crate) async fn queues(client: &Client) -> Answer<Vec<Queue>> {
+    let answer = get::queues::list(client, false).await;
+    let answer = answer.map_err(|status| Unanswered::of(client, status))?;
+    Ok(answer.queues)
 }
 
 pub(crate) async fn nodes(client: &Client) -> Answer<Vec<Node>> {

@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use muster_page::{Choice, Frame};
+use muster_page::{Choice, Frame, waiting};
 use muster_proto::v1::JobRef;
 use muster_rpc::credentials::now_us;
 
@@ -61,6 +61,9 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/jobs/{namespace}/{name}", get(job))
         .route("/jobs/{namespace}/{name}/logs", get(logs))
         .route("/jobs/{namespace}/{name}/report.html", get(report))
+        .route("/queue", get(queue))
+        .route("/queue.json", get(queue_json))
+        .route("/queues.json", get(queues_json))
         .route("/nodes", get(nodes))
         .route("/nodes.json", get(nodes_json))
         .route("/nodes/{name}", get(node))
@@ -308,6 +311,30 @@ async fn logs(
         frame, &namespace, &name, rank, ranks, &lines,
     ))
     .into_response())
+}
+
+async fn queue(State(site): Shared, uri: Uri, Query(asked): Asked) -> Result<Response, Unanswered> {
+    let story = asked::queue(&site.client, &site.namespace).await?;
+    Ok(html(muster_page::queue(
+        site.frame(&uri),
+        &story,
+        &choice(&asked),
+    ))
+    .into_response())
+}
+
+async fn queue_json(State(site): Shared) -> Result<Response, Unanswered> {
+    let story = asked::queue(&site.client, &site.namespace).await?;
+    let mut waiting = waiting::in_order(&story.jobs, &story.namespace);
+    waiting::add_starts(&mut waiting, &story.queues.starts);
+    Ok(json(output::json(&List::new(output::queue::documents(
+        &waiting,
+    )))))
+}
+
+async fn queues_json(State(site): Shared) -> Result<Response, Unanswered> {
+    let queues = asked::queues(&site.client).await?;
+    Ok(json(output::json(&List::new(output::queues::all(&queues)))))
 }
 
 async fn nodes(State(site): Shared, uri: Uri, Query(asked): Asked) -> Result<Response, Unanswered> {

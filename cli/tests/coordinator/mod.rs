@@ -10,7 +10,7 @@ use std::{
 use futures::stream::{self, BoxStream, StreamExt};
 use muster_proto::v1::{
     access_service_server::*, history_service_server::*, job_service_server::*,
-    notification_service_server::*, *,
+    notification_service_server::*, queue_service_server::*, *,
 };
 use muster_rpc::{
     gate::Open,
@@ -28,6 +28,7 @@ pub(crate) struct Cardboard {
     pub(crate) submit: Answers<SubmitResponse>,
     pub(crate) get: Answers<GetJobResponse>,
     pub(crate) list: Answers<ListJobsResponse>,
+    pub(crate) queues: Answers<ListQueuesResponse>,
     pub(crate) watch: Answers<Stream<WatchJobsResponse>>,
     pub(crate) wait: Answers<WaitResponse>,
     pub(crate) logs: Answers<Stream<LogsResponse>>,
@@ -175,6 +176,14 @@ impl JobService for Cardboard {
 }
 
 #[tonic::async_trait]
+impl QueueService for Cardboard {
+    async fn list(&self, request: Request<ListQueuesRequest>) -> Answer<ListQueuesResponse> {
+        let heard = format!("queues, starts {}", request.into_inner().start_estimates);
+        self.next(heard, &self.queues)
+    }
+}
+
+#[tonic::async_trait]
 impl HistoryService for Cardboard {
     async fn list(&self, request: Request<ListHistoryRequest>) -> Answer<ListHistoryResponse> {
         let ListHistoryRequest {
@@ -253,6 +262,7 @@ pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardb
     };
     let address = listener.address();
     let services = Routes::new(JobServiceServer::from_arc(cardboard.clone()))
+        .add_service(QueueServiceServer::from_arc(cardboard.clone()))
         .add_service(HistoryServiceServer::from_arc(cardboard.clone()))
         .add_service(NotificationServiceServer::from_arc(cardboard.clone()))
         .add_service(AccessServiceServer::from_arc(cardboard.clone()));

@@ -94,7 +94,7 @@ impl Drop for Web {
 }
 
 /// All pages of a cluster with this job.
-const PATHS: [&str; 12] = [
+const PATHS: [&str; 16] = [
     "/",
     "/jobs.json",
     "/jobs/default/seen",
@@ -105,8 +105,12 @@ const PATHS: [&str; 12] = [
     "/nodes.json",
     "/nodes/node-1",
     "/nodes/node-1.json",
+    "/queue",
+    "/queue.json",
+    "/queues.json",
     "/goodput",
     "/events",
+    "/events.json",
 ];
 
 #[test]
@@ -181,4 +185,93 @@ fn a_browser_sees_what_happened_and_nobody_else_does() {
     cluster.muster(["local", "start-coordinator"]);
     let back = until(|| (web.ask("GET", "/", &web.host, &cookie).0 == 200).then_some(()));
     assert!(back.is_some(), "the page comes back with the coordinator");
+}
+
+/// Queues of which one has the jobs of the test.
+const QUEUES: &str = "
+queues:
+- name: research
+  quota: 12
+  queues:
+  - name: vision
+    quota: 4
+    namespaces: [default]
+  - name: speech
+    quota: 8
+    namespaces: [speech]
+";
+
+#[test]
+fn a_browser_sees_who_waits_behind_whom_and_whose_quota_is_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("queues.yaml");
+    fs::write(&file, QUEUES).unwrap();
+    let cluster = Cluster::up_with(
+        1,
+        &["--hardware", "8xh100"],
+        &[("MUSTER_QUEUES", file.to_str().unwrap())],
+    );
+    let run = |name: &str, flags: &[&str]| {
+        let flags = [&["--gpus-per-node", "8"], flags].concat();
+        cluster.train_with(name, "1", &flags, &["--steps", "1000000"]);
+    };
+    run("holds", &["--active-deadline", "1h"]);
+    cluster.trains("holds", 1, 1);
+    run("second", &[]);
+    run("first", &["--priority", "5"]);
+    run("later", &["--after", "first"]);
+    run("held", &[]);
+    cluster.muster(["suspend", "held"]);
+    for name in ["second", "first"] {
+        cluster.wait(name, "waiting", |status| !status["message"].is_null());
+    }
+
+    let web = Web::start(&cluster, &[]);
+    let (cookie, _) = web.open(&web.link);
+    let json = |path: &str| -> Value { serde_json::from_str(&web.page(path, &cookie)).unwrap() };
+    let queue = until(|| {
+        let (shown, printed) = (json("/queue.json"), cluster.json(["queue", "-A"]));
+        (shown == printed && !shown["items"][1]["start"].is_null()).then_some(shown)
+    });
+    let queue = queue.expect("the page and the command line say the same");
+    let names: Vec<&Value> = { queue["items"].as_array().unwrap().iter() }
+        .map(|job| &job["name"])
+        .collect();
+    assert_eq!(names, ["first", "second", "later"], "{queue:#}");
+    let start = &queue["items"][0]["start"];
+    let basis = start["basis"].as_str().unwrap();
+    assert!(
+        basis.contains("holds") && start["at"].is_string(),
+        "{start:#}"
+    );
+    assert_eq!(json("/queues.json"), cluster.json(["get", "queues"]));
+
+    let page = web.page("/queue", &cookie);
+    let place = |text: &str| {
+        let at = page.find(text);
+        at.unwrap_or_else(|| panic!("no {text} in {page}"))
+    };
+    let line = |name: &str| place(&format!("/jobs/default/{name}\"><span"));
+    let order = [
+        line("first"),
+        line("second"),
+        place("id=\"not-eligible\""),
+        line("later"),
+        place("id=\"held-back\""),
+        line("held"),
+        place("aria-label=\"8 of 12 GPUs held, 0 borrowed\""),
+        place("aria-label=\"8 of 4 GPUs held, 4 borrowed\""),
+        place("aria-label=\"0 of 8 GPUs held, 0 borrowed\""),
+    ];
+    assert!(order.is_sorted(), "{order:?} {page}");
+    assert!(page.contains(basis) && page.contains("in 59m"), "{page}");
+    assert!(!page.contains("/jobs/default/holds\"><span"));
+    for path in ["/", "/jobs/default/first"] {
+        let page = web.page(path, &cookie);
+        assert!(page.contains("href=\"/queue?q=default%2Ffirst\""), "{page}");
+    }
+    let found = web.page("/queue?q=default%2Fsecond", &cookie);
+    assert!(found.contains("<td class=\"number\">2</td>") && !found.contains("id=\"held-back\""));
+    let page = web.page("/jobs/default/holds", &cookie);
+    assert!(!page.contains("/queue?q="), "it does not wait");
 }

@@ -1,10 +1,12 @@
 //! `muster get queues`
 
-use muster_proto::v1::{ListQueuesRequest, Queue};
+use muster_proto::v1::{ListQueuesRequest, ListQueuesResponse};
+use tonic::Status;
 
 use super::Get;
 use crate::{
     args::Format,
+    connect::Client,
     context::Context,
     fail::Failure,
     output::{self, List, queues, table::Table},
@@ -26,6 +28,15 @@ pub(super) fn asked(words: &[String]) -> Option<Option<&str>> {
     KINDS.contains(&kind.as_str()).then_some(name)
 }
 
+/// All queues, and when jobs that wait will start if that is asked for.
+pub(crate) async fn list(
+    client: &Client,
+    start_estimates: bool,
+) -> Result<ListQueuesResponse, Status> {
+    let request = client.ask(ListQueuesRequest { start_estimates });
+    Ok(client.queues().list(request).await?.into_inner())
+}
+
 pub(super) async fn get(cx: &Context, args: &Get, name: Option<&str>) -> Result<(), Failure> {
     let choice = &args.choice;
     if args.list.watch || args.all || choice.selector.is_some() || choice.sort_by.is_some() {
@@ -34,20 +45,10 @@ pub(super) async fn get(cx: &Context, args: &Get, name: Option<&str>) -> Result<
         ));
     }
     let client = cx.connect().await?;
-    let answer = {
-        client
-            .queues()
-            .list(client.ask(ListQueuesRequest::default()))
-            .await
-    }
-    .map_err(|status| client.failure(status))?;
-    let all = answer.into_inner().queues;
-    let of = |queue: &&Queue| name.is_none_or(|name| queue.name == name);
-    let shown: Vec<queues::Shown> = all
-        .iter()
-        .filter(of)
-        .map(|queue| queues::Shown::of(queue, &all))
-        .collect();
+    let all = list(&client, false).await;
+    let all = all.map_err(|status| client.failure(status))?.queues;
+    let mut shown = queues::all(&all);
+    shown.retain(|queue| name.is_none_or(|name| queue.name == name));
     if let Some(name) = name.filter(|_| shown.is_empty()) {
         return Err(Failure::Request(format!(
             "there is no queue {name}: muster get queues shows all"

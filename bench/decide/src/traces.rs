@@ -28,6 +28,8 @@ mod table;
 mod tests;
 mod trace;
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 use play::{Sizes, World};
 use shape::Shape;
@@ -58,6 +60,12 @@ pub(crate) struct TracesArgs {
     /// Which share of the jobs with several GPUs is elastic
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     elastic: f64,
+    /// Which share of the elastic jobs may have twice what they wanted
+    #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
+    grows: f64,
+    /// After how long a job that waits keeps room from those that came later; as `--reserve-after` of the coordinator
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    reserve_after: u64,
     /// For how long jobs come
     #[arg(long, value_name = "HOURS", default_value_t = 3.0)]
     hours: f64,
@@ -125,6 +133,7 @@ impl TracesArgs {
             nodes: self.nodes,
             load: load / 100.0,
             elastic: self.elastic / 100.0,
+            grows: self.grows / 100.0,
             length: seconds(self.hours * 3_600.0),
             warm_up: seconds(self.warm_up * 3_600.0),
             seed: self.seed,
@@ -145,6 +154,7 @@ impl TracesArgs {
                 sizes,
                 start_cost: self.start_cost,
                 efficiency: self.efficiency / 100.0,
+                reserve_after: Duration::from_secs(self.reserve_after),
             };
             let played = play::play(trace, world);
             assert_eq!(played.held_twice, Vec::<String>::new(), "of {who}");

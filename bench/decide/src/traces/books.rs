@@ -1,10 +1,13 @@
 //! What is written down while a trace is played, whoever decides: the life of each job, and what the GPUs did.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use muster_core::time::Timestamp;
 
 use super::{free::Free, trace::Trace};
+
+/// A job that came less than this ago is about to start, and does not wait yet.
+const STARTS: Duration = Duration::from_secs(1);
 
 /// The life of one job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -116,19 +119,27 @@ impl Books {
     }
 
     /// Looks at who waits beside what is free. `least` says how many members a job must have at least.
-    pub(super) fn look(&mut self, trace: &Trace, free: &Free, least: impl Fn(usize) -> u32) {
+    pub(super) fn look(
+        &mut self,
+        trace: &Trace,
+        now: Timestamp,
+        free: &Free,
+        least: impl Fn(usize) -> u32,
+    ) {
         let looks = &mut self.looks;
         looks.all += 1;
-        let Some(first) = self.waiting.first() else {
+        let waits = |job: &&usize| now.since(trace.jobs[**job].at) >= STARTS;
+        let mut waiting = self.waiting.iter().filter(waits);
+        let Some(first) = waiting.clone().next() else {
             return;
         };
         looks.somebody_waits += 1;
-        looks.waiting += self.waiting.len() as u64;
+        looks.waiting += waiting.clone().count() as u64;
         let gpus = trace.jobs[*first].gpus_per_member;
         looks.free += u64::from(free.gpus());
         looks.fragmented += u64::from(free.gpus() - free.members(gpus) * gpus);
         let fits = |job: &usize| free.members(trace.jobs[*job].gpus_per_member) >= least(*job);
-        if self.waiting.iter().any(fits) {
+        if waiting.any(fits) {
             looks.one_would_fit += 1;
             looks.free_then += u64::from(free.gpus());
         }

@@ -45,7 +45,7 @@ pub(super) fn play(trace: &Trace, start_cost: f64) -> Played {
         while look_at < now {
             if play.books.is_measured(look_at) {
                 let wanted = |job: usize| trace.jobs[job].wanted;
-                play.books.look(trace, &play.free, wanted);
+                play.books.look(trace, look_at, &play.free, wanted);
             }
             look_at = look_at + LOOK_EVERY;
         }

@@ -47,6 +47,8 @@ pub(super) struct World {
     pub(super) start_cost: f64,
     /// What each GPU of a job still does when there are twice as many.
     pub(super) efficiency: f64,
+    /// After how long a job that waits keeps room from those that came later.
+    pub(super) reserve_after: Duration,
 }
 
 /// How a trace went.
@@ -115,7 +117,7 @@ pub(super) fn play(trace: &Trace, world: World) -> Played {
 
 /// The defaults, except for bounds that a trace on one namespace reaches, and for silence, which nobody judges: no agent is ever silent,
 /// and heartbeats of 2,000 nodes would be nearly all of the turns.
-fn policy() -> Policy {
+fn policy(reserve_after: Duration) -> Policy {
     const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
     Policy {
         jobs_max: 1_000_000,
@@ -124,13 +126,19 @@ fn policy() -> Policy {
         submits_burst: 1_000_000,
         heartbeat: NEVER / 10,
         tick: NEVER / 10,
+        reserve_after,
         ..Policy::default()
     }
 }
 
 impl<'t> Play<'t> {
     fn new(trace: &'t Trace, world: World) -> Self {
-        let fleet = Fleet::new(policy(), Term(1), Stored::default(), START);
+        let fleet = Fleet::new(
+            policy(world.reserve_after),
+            Term(1),
+            Stored::default(),
+            START,
+        );
         let agent = |(number, gpus): (usize, &u32)| Agent::new(number, *gpus);
         let mut play = Self {
             trace,
@@ -222,6 +230,7 @@ impl<'t> Play<'t> {
         for change in turn.changes {
             if let Change::Event(event) = change
                 && event.reason == "Preempted"
+                && event.message.starts_with("preempted by")
                 && let Some((uid, _)) = event.job
             {
                 self.played.books.lives[number(&uid)].evicted += 1;
@@ -358,7 +367,9 @@ impl<'t> Play<'t> {
     fn look(&mut self) {
         let (jobs, sizes) = (&self.trace.jobs, self.world.sizes);
         let least = |job: usize| least(&jobs[job], sizes);
-        self.played.books.look(self.trace, &self.free, least);
+        self.played
+            .books
+            .look(self.trace, self.now, &self.free, least);
         let next = self.now + LOOK_EVERY;
         if next < self.trace.window.1 {
             self.schedule(next, Event::Look);

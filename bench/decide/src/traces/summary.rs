@@ -30,6 +30,8 @@ pub(super) struct Summary {
     pub(super) wait: Spread,
     /// The same of jobs with more than one GPU.
     pub(super) wait_of_several: Spread,
+    /// The same of elastic jobs.
+    pub(super) wait_of_elastic: Spread,
     /// GPUs of the job that waited longest.
     pub(super) longest_wait_gpus: u32,
     /// The longest wait of the jobs with the most GPUs.
@@ -100,6 +102,8 @@ pub(super) fn summary(
     let waits = counted
         .clone()
         .filter_map(|(job, life)| Some((since(life, job, false)?, job.gpus_wanted())));
+    let elastic_waits = counted.clone().filter(|(job, _)| job.is_elastic());
+    let elastic_waits = elastic_waits.filter_map(|(job, life)| since(life, job, false));
     let all_waits = |least: u32| {
         let these = waits.clone().filter(move |(_, gpus)| *gpus >= least);
         these.map(|(wait, _)| wait).collect::<Vec<f64>>()
@@ -112,7 +116,7 @@ pub(super) fn summary(
     let looks = &books.looks;
     let share = |part: u64, all: u64| part as f64 / all.max(1) as f64;
     let capacity = f64::from(trace.gpus()) * trace.measured();
-    let elastic = both.clone().filter(|(job, _)| job.min < job.max);
+    let elastic = both.clone().filter(|(job, _)| job.is_elastic());
     let worlds = |life: &Life| life.worlds.saturating_sub(1);
     let reforms: u32 = books.lives.iter().map(worlds).sum();
     let in_window = |life: &Life| life.ended.is_some_and(|at| books.is_measured(at));
@@ -125,6 +129,7 @@ pub(super) fn summary(
         lost: books.lives.iter().filter(|l| l.ended.is_none()).count(),
         wait: Spread::of(all_waits(0)),
         wait_of_several: Spread::of(all_waits(2)),
+        wait_of_elastic: Spread::of(elastic_waits.collect()),
         longest_wait_gpus: longest.map_or(0, |(_, gpus)| gpus),
         largest_wait: Spread::of(all_waits(most)).max,
         completion: Spread::of(completion.collect()),

@@ -20,11 +20,12 @@ pub(super) fn begin(shape: &Shape, trace: &Trace, args: &TracesArgs, load: f64) 
         args.seed,
     );
     println!(
-        "{:<27} {:>6} {:>30} {:>9} {:>9} {:>9} {:>6} {:>6} {:>5} {:>6} {:>6} {:>5} {:>6} {:>5} {:>7} {:>8} {:>7} {:>8} {:>7}",
+        "{:<27} {:>6} {:>30} {:>9} {:>9} {:>9} {:>9} {:>6} {:>6} {:>5} {:>6} {:>6} {:>5} {:>6} {:>5} {:>7} {:>8} {:>7} {:>8} {:>7}",
         "",
         "ENDED",
         "WAIT s MEAN/P50/P90/P99",
         "OF >1 GPU",
+        "ELASTIC",
         "LARGEST",
         "COMPL. s",
         "GPUS %",
@@ -63,11 +64,12 @@ pub(super) fn line(one: &Summary) {
         )
     });
     println!(
-        "{:<27} {:>6} {:>30} {:>9.1} {:>9.0} {:>9.0} {:>6} {:>6} {:>5.0} {:>6} {:>6} {:>5} {:>6.2} {:>5}{}",
+        "{:<27} {:>6} {:>30} {:>9.1} {:>9.1} {:>9.0} {:>9.0} {:>6} {:>6} {:>5.0} {:>6} {:>6} {:>5} {:>6.2} {:>5}{}",
         one.who,
         one.ended,
         spread(&one.wait),
         one.wait_of_several.mean,
+        one.wait_of_elastic.mean,
         one.largest_wait,
         one.completion.mean,
         percent(one.held),

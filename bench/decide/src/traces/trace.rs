@@ -31,6 +31,8 @@ pub(super) struct Params {
     pub(super) load: f64,
     /// Which share of the jobs with several GPUs is elastic.
     pub(super) elastic: f64,
+    /// Which share of these may have twice what it wanted.
+    pub(super) grows: f64,
     /// How long jobs come.
     pub(super) length: Duration,
     /// Nothing is measured before.
@@ -55,6 +57,10 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn gpus_wanted(&self) -> u32 {
         self.wanted * self.gpus_per_member
+    }
+
+    pub(super) fn is_elastic(&self) -> bool {
+        self.min < self.max
     }
 
     /// How fast so many members work, in GPU-seconds a second. `efficiency` is what each GPU still does when there are twice as many.
@@ -134,7 +140,10 @@ fn job(at: Timestamp, size: &Size, seconds: f64, params: Params, rng: &mut Rng) 
         false => size.gpus.min(MEMBER_MAX),
     };
     let wanted = size.gpus / gpus_per_member;
-    let (shrinks, grows) = (if rng.happens(0.5) { 2 } else { 4 }, rng.happens(0.5));
+    let (shrinks, grows) = (
+        if rng.happens(0.5) { 2 } else { 4 },
+        rng.happens(params.grows),
+    );
     Job {
         at,
         gpus_per_member,

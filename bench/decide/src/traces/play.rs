@@ -25,6 +25,8 @@ use super::{
 
 /// How long an agent takes to do what it is told, its answer included.
 const AGENT: Duration = Duration::from_millis(10);
+/// For how long the brain may still act by itself when nothing else happens any more. Room is kept, and back-offs last, for minutes.
+const PATIENCE: Duration = Duration::from_secs(2 * 3_600);
 /// How often somebody looks at the fleet.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(60);
 
@@ -102,6 +104,8 @@ struct Play<'t> {
     told: BTreeSet<usize>,
     events: BinaryHeap<Reverse<(Timestamp, Event)>>,
     wake_at: Option<Timestamp>,
+    /// When something else than the brain's own clock last had something to do.
+    last_event: Timestamp,
     running: BTreeMap<usize, Running>,
     /// GPU-seconds that each job has done.
     done: Vec<f64>,
@@ -150,6 +154,7 @@ impl<'t> Play<'t> {
             told: BTreeSet::new(),
             events: BinaryHeap::new(),
             wake_at: None,
+            last_event: START,
             running: BTreeMap::new(),
             done: vec![0.0; trace.jobs.len()],
             played: Played::without_turns(Books::new(trace)),
@@ -174,8 +179,9 @@ impl<'t> Play<'t> {
     /// Goes on to the next moment, and does all that happens then. Returns whether there was one.
     fn moment(&mut self) -> bool {
         let next = self.events.peek().map(|Reverse((at, _))| *at);
-        let all_over = next.is_none() && self.running.is_empty();
-        let wake_at = self.wake_at.filter(|_| !all_over || self.is_owed());
+        self.last_event = next.unwrap_or(self.last_event);
+        let still = |at: &Timestamp| at.since(self.last_event) < PATIENCE;
+        let wake_at = self.wake_at.filter(still);
         let Some(now) = next.into_iter().chain(wake_at).min() else {
             return false;
         };
@@ -201,15 +207,6 @@ impl<'t> Play<'t> {
         true
     }
 
-    /// Whether a job has not ended.
-    fn is_owed(&self) -> bool {
-        self.played
-            .books
-            .lives
-            .iter()
-            .any(|life| life.ended.is_none())
-    }
-
     fn report(&mut self, node: usize) -> Input {
         self.free.set(node, self.agents[node].free());
         Input::Runs {
@@ -229,11 +226,9 @@ impl<'t> Play<'t> {
         self.wake_at = turn.wake_at;
         for change in turn.changes {
             if let Change::Event(event) = change
-                && event.reason == "Preempted"
-                && event.message.starts_with("preempted by")
-                && let Some((uid, _)) = event.job
+                && let Some((uid, _)) = &event.job
             {
-                self.played.books.lives[number(&uid)].evicted += 1;
+                self.read(number(uid), &event.reason, &event.message);
             }
         }
         let mut answered = None;
@@ -253,6 +248,17 @@ impl<'t> Play<'t> {
             }
         }
         answered
+    }
+
+    /// What the brain tells people of a job.
+    fn read(&mut self, job: usize, reason: &str, message: &str) {
+        match reason {
+            "Succeeded" => self.played.books.ends(job, self.now),
+            "Preempted" if message.starts_with("preempted by") => {
+                self.played.books.lives[job].evicted += 1
+            }
+            _ => {}
+        }
     }
 
     fn submit(&mut self, number: usize) {
@@ -361,7 +367,6 @@ impl<'t> Play<'t> {
             self.agents[node].finish(run, self.now);
             changed.insert(node);
         }
-        self.played.books.ends(job, self.now);
     }
 
     fn look(&mut self) {

@@ -67,10 +67,10 @@ pub(crate) struct TracesArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     reserve_after: u64,
     /// For how long jobs come
-    #[arg(long, value_name = "HOURS", default_value_t = 3.0)]
+    #[arg(long, value_name = "HOURS", default_value_t = 1.5)]
     hours: f64,
     /// How much of that passes before anything is measured
-    #[arg(long, value_name = "HOURS", default_value_t = 1.0)]
+    #[arg(long, value_name = "HOURS", default_value_t = 0.5)]
     warm_up: f64,
     /// For how long a job that begins, or begins anew in another size, does no work
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
@@ -104,8 +104,9 @@ impl Kind {
 const MUSTER: [(&str, Sizes); 3] = [
     ("Muster, elastic", Sizes::Elastic),
     ("Muster, elastic jobs yield", Sizes::Yielding),
-    ("Muster, fixed sizes", Sizes::Fixed),
+    (FIXED, Sizes::Fixed),
 ];
+const FIXED: &str = "Muster, fixed sizes";
 const FIRST_FIT: &str = "first-fit, fixed sizes";
 
 pub(crate) fn run(args: &TracesArgs) {

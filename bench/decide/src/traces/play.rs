@@ -285,15 +285,12 @@ impl<'t> Play<'t> {
     }
 
     fn agents_answer(&mut self, changed: &mut BTreeSet<usize>) {
-        let mut did = Vec::new();
         for node in std::mem::take(&mut self.told) {
+            let mut did = Vec::new();
             if self.agents[node].obey(self.now, &mut did) {
                 changed.insert(node);
             }
-            did.drain(..)
-                .collect::<Vec<_>>()
-                .into_iter()
-                .for_each(|one| self.note(node, one));
+            did.into_iter().for_each(|one| self.note(node, one));
         }
     }
 

@@ -87,17 +87,23 @@ pub(super) fn line(one: &Summary) {
     }
 }
 
-/// The mean wait of an elastic fleet beside that of fixed sizes.
+/// Seconds. A start takes some hundredths of a second, and a ratio to such a wait says nothing.
+const NO_WAIT: f64 = 0.1;
+
+/// Each beside fixed sizes under Muster.
 pub(super) fn ratio(all: &[Summary]) {
-    let fixed = all.iter().find(|one| one.who == super::MUSTER[2].0);
-    let Some(fixed) = fixed.filter(|one| one.wait.mean > 0.0) else {
+    let Some(fixed) = all.iter().find(|one| one.who == super::FIXED) else {
         return;
     };
     for one in all.iter().filter(|one| one.who != fixed.who) {
+        let wait = match fixed.wait.mean >= NO_WAIT {
+            true => format!("mean wait {:.2} times", one.wait.mean / fixed.wait.mean),
+            false => "nobody waits with fixed sizes".to_owned(),
+        };
         println!(
-            "{}: mean wait {:.2} times, work {:.3} times, completion {:.2} times that of fixed sizes",
+            "{} beside {}: {wait}, work {:.3} times, completion {:.2} times",
             one.who,
-            one.wait.mean / fixed.wait.mean,
+            fixed.who,
             one.work / fixed.work,
             one.completion.mean / fixed.completion.mean,
         );

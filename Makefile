@@ -54,7 +54,8 @@ bench: ## the race beside stock torchrun, goodput, scale, the senses, the search
 		&& "$$python" bench/scale.py --only flood $(or $(BENCH),--write) \
 		&& "$$python" bench/senses.py $(or $(BENCH),--write) \
 		&& "$$python" bench/steps.py $(or $(BENCH),--write) \
-		&& exec cargo run --release --locked --quiet -p muster-decidebench
+		&& cargo run --release --locked --quiet -p muster-decidebench \
+		&& exec cargo run --release --locked --quiet -p muster-decidebench -- traces --nodes 250 --hours 3 --warm-up 1 --load 95
 
 build: ## all programs, side by side in target/muster/bin
 	@exec tools/build

@@ -1,19 +1,22 @@
 //! What decisions of the brain cost, without a network, a store or a disk: one large gang on a mixed fleet, many small jobs at once, and a turn
-//! beside many jobs that wait. Prints a table, or with `--json` one object.
+//! beside many jobs that wait. Prints a table, or with `--json` one object. `traces` plays hours of a fleet instead.
 
 mod fleet;
+mod traces;
 
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use fleet::Bench;
 use muster_core::fleet::{Answer, plan::Outcome};
 use serde::Serialize;
 
 /// Times the decisions of the coordinator's brain.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Nodes of the fleet, of 8 GPUs each
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     nodes: usize,
@@ -34,6 +37,11 @@ struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Traces(traces::TracesArgs),
 }
 
 /// Some turns of one kind.
@@ -145,6 +153,9 @@ fn beside(args: &Args, waiting: usize) -> Vec<Row> {
 
 fn main() {
     let args = Args::parse();
+    if let Some(Command::Traces(args)) = &args.command {
+        return traces::run(args);
+    }
     if !args.json {
         println!("{} nodes of 8 GPUs, seven tenths of them held", args.nodes);
         println!(

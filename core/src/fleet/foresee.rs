@@ -34,7 +34,7 @@ use crate::{
         settle_order::{self, Rank},
         start_estimate::{Before, NoEstimate, Start},
         state::Fleet,
-        unhealthy, word,
+        unhealthy,
         yields::Yields,
     },
     id::{JobUid, NodeName},
@@ -190,8 +190,7 @@ impl<'f> Foresight<'f> {
     /// Takes the job in, as if all that is being stopped had stopped. `None`: it takes no part.
     fn take(&mut self, job: &JobRecord) -> Option<Kind> {
         let (fleet, uid) = (self.fleet, &job.uid);
-        let halted = word::halted_by(&fleet.halted, &fleet.nodes, job).is_some();
-        let stays = halted || unhealthy::unkillable(&fleet.nodes, job).is_some();
+        let stays = unhealthy::frees_nothing(&fleet.halted, &fleet.nodes, job);
         let (kind, end) = match job.stage() {
             Stage::Over(_) => (Kind::Runs, None),
             _ if stays => (Kind::Runs, None),

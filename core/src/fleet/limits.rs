@@ -102,9 +102,9 @@ impl<'a> Facts<'a> {
             let Some(job) = self.job_of(uid).filter(|job| counts(job)) else {
                 continue;
             };
-            let gpus = match unhealthy::unkillable(self.nodes, job) {
-                Some(_) => ledger.held_by(uid),
-                None => ledger::stays(job, self.yields.get(uid)),
+            let gpus = match unhealthy::frees_nothing(self.halted, self.nodes, job) {
+                true => ledger.held_by(uid),
+                false => ledger::stays(job, self.yields.get(uid)),
             };
             if let Ok(queue) = ledger::queue_of(queues, job) {
                 coming.add(queue, gpus);

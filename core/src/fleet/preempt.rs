@@ -250,8 +250,7 @@ fn is_lower(facts: Facts<'_>, other: &JobRecord) -> bool {
 fn coming(facts: Facts<'_>) -> Capacity {
     let mut coming = facts.capacity.clone();
     for other in facts.others.values() {
-        // Workers that cannot be killed free nothing before somebody comes.
-        if other.retiring.is_empty() || unhealthy::unkillable(facts.nodes, other).is_some() {
+        if other.retiring.is_empty() || unhealthy::frees_nothing(facts.halted, facts.nodes, other) {
             continue;
         }
         coming.keep_only(&other.uid, other.generation_now());

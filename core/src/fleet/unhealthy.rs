@@ -5,7 +5,7 @@
 //! says nothing about a job's fault. A node that is healthy again is used again. The signs of other
 //! programs on the node's Kubernetes Node object ([`crate::node_object`]) count beside it.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use crate::{
     fleet::{
@@ -13,6 +13,7 @@ use crate::{
         members::Member,
         pod_gpus,
         registry::{Liveness, Node, Registry},
+        word,
     },
     health::{Finding, Severity, TERMINATION_NOTICE, WORKER_UNKILLABLE},
     id::NodeName,
@@ -128,6 +129,16 @@ pub(crate) fn word_of_others(node: &Node) -> Option<String> {
     let object = node.object.as_ref()?;
     let excluded = || object.excluded(node.record.overruled).map(str::to_owned);
     object.leaving.clone().or_else(excluded)
+}
+
+/// Whether what this job stops is free only when a person has come: its workers cannot be killed, or a node that knows
+/// more than the store holds it up.
+pub(crate) fn frees_nothing(
+    halted: &BTreeSet<NodeName>,
+    nodes: &Registry,
+    job: &JobRecord,
+) -> bool {
+    word::halted_by(halted, nodes, job).is_some() || unkillable(nodes, job).is_some()
 }
 
 /// The sentence about workers of this job that cannot be killed, on a node that can be asked.

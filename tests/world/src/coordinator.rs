@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_core::{
     fleet::{
         Answer, Change, CordonMode, Effect, Fleet, Input, Policy, TurnOutput, commit::Versions,
+        job::GenerationRecord,
     },
     id::{SessionId, Term},
     time::Timestamp,
@@ -108,7 +109,7 @@ impl World {
             .find(|process| process.deposed.is_none())
     }
 
-    /// Writes down what the leader thinks of each node, for whoever reads the log.
+    /// Writes down what the leader thinks of each node and what the store has of each job, for whoever reads the log.
     pub(crate) fn tell_nodes(&mut self) {
         let views = self.leader().map(|leader| leader.fleet.node_views());
         for view in views.into_iter().flatten() {
@@ -120,6 +121,28 @@ impl World {
                 view.record.cordon.map(|cordon| cordon.reason),
                 view.no_new_work,
                 view.conditions
+            );
+        }
+        for job in self.store.jobs.values() {
+            let members = |generation: &GenerationRecord| {
+                let members: Vec<String> = generation
+                    .members
+                    .iter()
+                    .map(|member| format!("{} {:?}", member.node, member.gpus))
+                    .collect();
+                format!(
+                    "generation {} on {members:?}, dead {:?}",
+                    generation.number, generation.dead
+                )
+            };
+            let unproven: Vec<String> = job.unproven_generations().map(members).collect();
+            note!(
+                self,
+                "   {} of priority {}: {:?}, {}, {unproven:?}",
+                job.uid,
+                job.spec.priority,
+                job.phase,
+                job.reason
             );
         }
     }

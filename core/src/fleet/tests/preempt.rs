@@ -307,3 +307,34 @@ proptest! {
         }
     }
 }
+
+/// A member says more of another job than the store knows, while it stops. Then nothing is decided about its job before a
+/// person has come, and what that job holds is not on its way.
+#[test]
+fn what_a_job_that_nothing_is_decided_about_has_stopped_is_not_waited_for() {
+    let mut bench = nodes(3);
+    allow_eviction(&mut bench);
+    bench.submit("low", elastic(2, 2, 0));
+    bench.submit("middle", elastic(1, 1, 1));
+    bench.pass(310 * SECOND);
+    let middle = bench.job("middle").uid.clone();
+    for node in ["a", "b"] {
+        bench.agents.get_mut(&node.into()).unwrap().frozen = true;
+    }
+    bench.submit("urgent", elastic(1, 1, 2));
+    assert_eq!(bench.job("low").reason, Reason::Preempted);
+    super::word::claims(&mut bench, "b", &middle, 6);
+    for _ in 0..10 {
+        bench.pass(SECOND);
+        let session = bench.agents[&"a".into()].session.unwrap();
+        bench.input(Input::Heartbeat { session });
+    }
+    assert_eq!(bench.job("low").reason, Reason::StoreBehind);
+    let urgent = bench.job("urgent");
+    assert_eq!(
+        (size(&bench, "urgent"), size(&bench, "middle")),
+        (1, 0),
+        "{}",
+        urgent.message
+    );
+}

@@ -12,7 +12,7 @@ use crate::fleet::{
 };
 
 /// The node connects and says that it holds workers of this generation of the job.
-fn claims(bench: &mut Bench, node: &str, job: &JobUid, number: u64) {
+pub(super) fn claims(bench: &mut Bench, node: &str, job: &JobUid, number: u64) {
     let mut run = RunReport::preparing(
         RunId {
             job: job.clone(),

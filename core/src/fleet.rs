@@ -91,6 +91,8 @@
 //! | `limits` | how many GPUs it may have, by its namespace and its queue |
 //! | `queue_view` | what users see of the queues |
 //! | `candidates` | the nodes as placement sees them for it |
+//! | `kept_room` | who keeps room from it, and how many GPUs that leaves it |
+//! | `chosen_nodes` | on which nodes it keeps room while it waits |
 //! | `gang` | the gang that it gets |
 //! | `preempt` | which jobs give up what for one that waits |
 //! | `node_mix` | members whose software does not go together |
@@ -148,6 +150,7 @@ mod candidates;
 mod cannot_start;
 mod capacity;
 mod changes;
+mod chosen_nodes;
 pub mod commit;
 mod cordon;
 pub mod crash_loop;
@@ -185,6 +188,7 @@ pub mod job;
 mod job_turn;
 mod judge;
 mod keep_time;
+mod kept_room;
 mod last_words;
 mod leave_record;
 mod ledger;

@@ -11,24 +11,20 @@ use crate::{
         fault_ledger,
         job::{GenerationRecord, JobRecord, Seat},
         job_turn::Facts,
-        ledger::Claim,
-        limits::{self, demand},
+        limits::demand,
         live::Live,
         members::Member,
         placement::{
-            self, Avoided, Candidate, Demand, Had, Held, Keeps, Kept, Levels, Limit, Placement,
-            Share,
+            self, Avoided, Candidate, Demand, Had, Held, Keeps, Kept, Levels, Placement, Share,
         },
         registry::Node,
-        reservations::{self, RESERVING_MAX, Waiting},
+        reservations,
         room::Room,
         selected,
-        settle_order::Rank,
         unhealthy::no_new_work,
-        word,
         worker_pod::is_pod,
     },
-    id::{JobName, JobUid, NodeName},
+    id::{JobName, NodeName},
     nccl::{mixture::Kind, profile},
     node_report::holders::Holders,
     protocol,
@@ -211,38 +207,6 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The room that jobs before this one keep.
-    pub(crate) fn reserved(self) -> Vec<Reserved<'a>> {
-        if self.job.spec.template.is_some() {
-            return Vec::new();
-        }
-        let keeps = self.before().into_iter().map(|waiting| Reserved {
-            by: &waiting.name,
-            keeps: self.kept_by(waiting),
-            namespace: &self.job.name.namespace,
-        });
-        keeps
-            .filter(|reserved| !reserved.keeps.is_empty())
-            .collect()
-    }
-
-    /// What a job that waits keeps of each node.
-    fn kept_by(self, waiting: &'a Waiting) -> &'a BTreeMap<NodeName, Keeps> {
-        waiting.keeps.get_or_init(|| self.keeps_of(&waiting.uid))
-    }
-
-    fn keeps_of(self, uid: &JobUid) -> BTreeMap<NodeName, Keeps> {
-        let live = Live::default();
-        // One about which nothing is decided may wait for days.
-        let job = self
-            .job_of(uid)
-            .filter(|job| word::halted_by(self.halted, self.nodes, job).is_none());
-        match job {
-            Some(job) => self.of_other(job, &live).keeps(),
-            None => BTreeMap::new(),
-        }
-    }
-
     /// The same facts about another job.
     pub(crate) fn of_other<'b>(self, job: &'b JobRecord, live: &'b Live) -> Facts<'b>
     where
@@ -256,132 +220,21 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// What this job keeps of each node while it waits: nothing, if not even an empty fleet would do. Whether the quota of its
-    /// queue lets it start, `claims` says.
-    pub(crate) fn keeps(self) -> BTreeMap<NodeName, Keeps> {
-        let mut demand = demand(self.job);
-        if self
-            .own_limit()
-            .is_some_and(|limit| limit.bound(&mut demand).is_err())
-        {
-            return BTreeMap::new();
-        }
-        let empty = &self.reservations().empty;
-        let empty = empty.get_or_init(|| self.capacity.emptied());
-        let candidates = self.candidates(empty, &[]);
-        let keeps = candidates
-            .iter()
-            .filter_map(|node| Some((node.node.clone(), node.keeps(&demand)?)));
-        let keeps = keeps.collect();
-        match self.choose(empty, candidates, &demand) {
-            Placement::Gang(_) => keeps,
-            Placement::Short(_) => BTreeMap::new(),
-        }
-    }
-
-    /// The limit of its namespace or queue, if the job could be larger without it.
-    pub(crate) fn limited(self) -> Option<Limit<'a>> {
-        let mut demand = demand(self.job);
-        let wanted = demand.wanted;
-        let limit = self.limit()?;
-        let bound = limit.bound(&mut demand);
-        (bound.is_err() || demand.wanted < wanted).then_some(limit)
-    }
-
-    /// How many GPUs the job may have, by the limit that leaves it least.
-    pub(crate) fn limit(self) -> Option<Limit<'a>> {
-        let before = || self.keepers();
-        let limits = [
-            self.of_namespace(before),
-            self.of_user(before),
-            self.queue_limit(),
-        ];
-        limits
-            .into_iter()
-            .flatten()
-            .min_by_key(|limit| limit.left())
-    }
-
-    /// The jobs that keep room from this one.
-    fn keepers(self) -> Vec<&'a JobRecord> {
-        let before = self.before().into_iter();
-        let keeps = before.filter(|waiting| !self.kept_by(waiting).is_empty());
-        keeps.filter_map(|one| self.job_of(&one.uid)).collect()
-    }
-
-    /// The limit of its namespace or its user, which leaves it less, whoever else waits.
-    pub(crate) fn own_limit(self) -> Option<Limit<'a>> {
-        let limits = [self.of_namespace(Vec::new), self.of_user(Vec::new)];
-        { limits.into_iter().flatten() }.min_by_key(|limit| limit.left())
-    }
-
-    fn queue_limit(self) -> Option<Limit<'a>> {
-        if self.job.spec.template.is_some() {
-            return None;
-        }
-        let usage = self.ledger()?.without(self.uid);
-        Some(self.of_queue(&usage, self.claims()))
-    }
-
-    /// The first jobs that wait and that their quota lets start. None where there are no queues.
-    pub(crate) fn claims(self) -> &'a [Claim] {
-        let Some(ledger) = self.ledger() else {
-            return &[];
+    /// The GPUs and slots that this node has left for the job, beside what others keep from it.
+    pub(crate) fn left_beside(
+        self,
+        capacity: &Capacity,
+        reserved: &[Reserved<'a>],
+        node: &NodeName,
+    ) -> (u32, u32) {
+        let Some(left) = capacity.node(node) else {
+            return (0, 0);
         };
-        let (queues, reservations) = (&self.policy.queues, self.reservations());
-        let waiting = reservations.waiting();
-        let needs = |uid: &JobUid| self.job_of(uid).map_or(0, limits::need);
-        let would_start = |uid: &JobUid| {
-            let rank = self.job_of(uid).map(Rank::of);
-            let waiting = rank.and_then(|rank| reservations.get(&rank));
-            waiting.is_some_and(|waiting| !self.kept_by(waiting).is_empty())
-        };
-        let coming = || self.coming_usage(ledger, |_| true);
-        ledger.claims(queues, coming, waiting, needs, would_start)
-    }
-
-    /// Whether this job, which waits or is about to, is one of the first, so that what is freed for it is kept for it.
-    pub(crate) fn is_among_first(self) -> bool {
-        if self.ledger().is_none() {
-            return self.reservations().reserves(self.job);
+        let (gpus, slots) = (left.gpus_free(self.uid), left.slots_free(self.uid));
+        match kept(reserved, node, gpus, slots, self.own(node)) {
+            Some(kept) => (gpus - kept.gpus, slots - kept.slots),
+            None => (gpus, slots),
         }
-        let rank = Rank::of(self.job);
-        let entitled = limits::need(self.job) > 0 && self.is_entitled(self.claims());
-        let before = self.claims().iter();
-        let before = before
-            .filter(|claim| claim.rank < rank && claim.would_start)
-            .filter(|claim| claim.entitled || !entitled);
-        before.count() < RESERVING_MAX
-    }
-
-    /// Those that keep room from this job, the first to choose first.
-    fn before(self) -> Vec<&'a Waiting> {
-        let (reservations, job) = (self.reservations(), self.job);
-        if self.ledger().is_none() {
-            return reservations.before(job, self.policy, self.now).collect();
-        }
-        let need = limits::need(job);
-        let own = { self.claims().iter() }.find(|claim| &claim.uid == self.uid);
-        // Others judge it by its claim, so the same counts here.
-        let entitled = match own {
-            Some(claim) => claim.entitled,
-            None => need > 0 && self.is_entitled(self.claims()),
-        };
-        let borrows = self.queue().is_some() && !entitled && need > 0;
-        // One order for all, also of several trees: whoever need not borrow comes first. So no jobs keep room from each other.
-        let place = (borrows, Rank::of(job));
-        let binds = |claim: &&Claim| {
-            let claim_borrows = claim.queue.is_some() && !claim.entitled;
-            (claim_borrows, &claim.rank) < (place.0, &place.1)
-        };
-        let claims = self.claims().iter().filter(binds);
-        let waiting = claims.filter_map(|claim| {
-            let waiting = reservations.get(&claim.rank)?;
-            let of_borrower = claim.entitled && borrows;
-            let binds = of_borrower || waiting.binds(job, self.policy, self.now);
-            binds.then_some(waiting)
-        });
-        waiting.collect()
     }
 
     /// Whether a node has room for this share in so much capacity, beside what jobs before this one keep.
@@ -445,9 +298,9 @@ struct Own {
 /// The room that a job which waits keeps from the one that is placed.
 pub(crate) struct Reserved<'a> {
     pub by: &'a JobName,
-    keeps: &'a BTreeMap<NodeName, Keeps>,
+    pub keeps: &'a BTreeMap<NodeName, Keeps>,
     /// That of the job that is placed.
-    namespace: &'a str,
+    pub namespace: &'a str,
 }
 
 /// What others keep of so much that is free on a node. `own`: so much of it nobody keeps from this job.

@@ -387,12 +387,7 @@ impl<'f> Foresight<'f> {
         let policy = &self.fleet.policy;
         let is_limited = is_set(&policy.gpus_max) || is_set(&policy.user_gpus_max);
         for _ in 0..PASSES {
-            // What one keeps depends on how much others of its namespace have, and each turn finds it out anew.
-            if is_limited && let Some(reservations) = self.reservations.get_mut() {
-                reservations.forget_keeps();
-                let keep = reservations.waiting().count().min(RESERVING_MAX);
-                self.looked += keep * self.fleet.nodes.len();
-            }
+            // What one may keep depends on how much others of its namespace have.
             if !self.turn() || !is_limited {
                 break;
             }
@@ -408,6 +403,10 @@ impl<'f> Foresight<'f> {
         let mut any = false;
         for _ in 0..PASSES {
             let mut changed = false;
+            if let Some(reservations) = self.reservations.get_mut() {
+                self.looked += reservations.chosen() * self.fleet.nodes.len();
+                reservations.forget_keeps();
+            }
             for uid in settle_order::in_order(&self.jobs, self.asking.iter()) {
                 if !self.is_asked_last(&uid) {
                     changed |= self.ask_about(&uid);

@@ -146,8 +146,14 @@ impl<'a> Facts<'a> {
         })
     }
 
+    /// The limit of its namespace or its user, which leaves it less, whoever else waits.
+    pub(crate) fn own_limit(self) -> Option<Limit<'a>> {
+        let limits = [self.of_namespace(Vec::new), self.of_user(Vec::new)];
+        { limits.into_iter().flatten() }.min_by_key(|limit| limit.left())
+    }
+
     /// The GPUs that count against a limit: those that other jobs hold, and those that the jobs before this one need. It leaves
-    /// them nothing of what it has, or needs to begin.
+    /// them nothing of what it has.
     fn of_others(
         self,
         most: u32,
@@ -158,8 +164,7 @@ impl<'a> Facts<'a> {
         let held = self
             .capacity
             .gpus_held_by(others.filter(|other| counts(other)));
-        let own = self.own_gpus().max(need(self.job));
-        let over = most.saturating_sub(held).saturating_sub(own);
+        let over = most.saturating_sub(held).saturating_sub(self.own_gpus());
         let needs = before.iter().filter(|job| counts(job)).map(|job| need(job));
         OfOthers {
             held,

@@ -119,7 +119,7 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
         return Preempt::Nothing;
     }
     demand.wanted = demand.min();
-    let keeps = facts.keeps();
+    let useful = facts.could_use();
     let reserved = facts.reserved();
     let ask = Ask {
         facts,
@@ -127,11 +127,11 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
         reserved: &reserved,
         quota: quota.as_ref(),
     };
-    let coming = coming(facts);
+    let coming = facts.coming();
     if ask.gang(&coming, &[]).is_some() {
         return Preempt::Coming;
     }
-    let (of_use, later) = victims(facts, &lower, |node, _| keeps.contains_key(node));
+    let (of_use, later) = victims(facts, &lower, |node, _| useful.contains_key(node));
     if let Some(given) = ask.of(&coming, of_use) {
         return Preempt::From(given);
     }
@@ -143,7 +143,7 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
             queue.map(|queue| queues.top(queue)) == Some(queues.top(quota.queue))
         };
         let (all, _) = victims(facts, &lower, |node, job| {
-            keeps.contains_key(node) || of_tree(job)
+            useful.contains_key(node) || of_tree(job)
         });
         if let Some(given) = ask.of(&coming, all) {
             return Preempt::From(given);
@@ -244,24 +244,6 @@ fn is_lower(facts: Facts<'_>, other: &JobRecord) -> bool {
     other.spec.priority < facts.job.spec.priority
         && (other.name.namespace == facts.job.name.namespace
             || facts.policy.preempt_other_namespaces)
-}
-
-/// What will be left when all that is being stopped has stopped.
-fn coming(facts: Facts<'_>) -> Capacity {
-    let mut coming = facts.capacity.clone();
-    for other in facts.others.values() {
-        if other.retiring.is_empty() || unhealthy::frees_nothing(facts.halted, facts.nodes, other) {
-            continue;
-        }
-        coming.keep_only(&other.uid, other.generation_now());
-    }
-    for (uid, given) in facts.yields {
-        given
-            .nodes
-            .iter()
-            .for_each(|node| coming.release(node, uid));
-    }
-    coming
 }
 
 /// Those that may give something, the first to give in front, and when others may. `of_use`: whether it is of use that a job

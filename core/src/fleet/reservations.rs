@@ -39,6 +39,8 @@ pub(crate) struct Reservations {
     waiting: BTreeMap<Rank, Waiting>,
     /// What nodes would have if no job held anything. It is made by the first that asks.
     pub empty: OnceCell<Capacity>,
+    /// What they will have when all that is being stopped has stopped. It is made by the first that asks.
+    pub coming: OnceCell<Capacity>,
 }
 
 /// A job that waits for room.
@@ -54,6 +56,8 @@ pub(crate) struct Waiting {
     room_made: bool,
     /// What it keeps, by node. It is found out by the first that asks.
     pub keeps: OnceCell<BTreeMap<NodeName, Keeps>>,
+    /// Whether it would start on an empty fleet. It is found out by the first that asks.
+    pub would_start: OnceCell<bool>,
 }
 
 impl Waiting {
@@ -66,6 +70,7 @@ impl Waiting {
             since: since(job),
             room_made: room_is_made(job),
             keeps: OnceCell::new(),
+            would_start: OnceCell::new(),
         }
     }
 
@@ -85,6 +90,7 @@ impl Reservations {
                 .map(|job| (Rank::of(job), Waiting::of(job)))
                 .collect(),
             empty: OnceCell::new(),
+            coming: OnceCell::new(),
         }
     }
 
@@ -101,11 +107,24 @@ impl Reservations {
         before != self.waiting.len()
     }
 
+    /// For how many the nodes are chosen.
+    pub(crate) fn chosen(&self) -> usize {
+        let chosen = |waiting: &&Waiting| waiting.keeps.get().is_some();
+        self.waiting.values().filter(chosen).count()
+    }
+
     /// What each keeps is found out anew.
     pub(crate) fn forget_keeps(&mut self) {
+        self.coming = OnceCell::new();
         for waiting in self.waiting.values_mut() {
-            waiting.keeps = OnceCell::new();
+            (waiting.keeps, waiting.would_start) = (OnceCell::new(), OnceCell::new());
         }
+    }
+
+    /// Some job holds something else than before. What those that wait keep is chosen anew in the next turn only: it still
+    /// does for them.
+    pub(crate) fn forget_coming(&mut self) {
+        self.coming = OnceCell::new();
     }
 
     /// All that wait, the first to choose first.

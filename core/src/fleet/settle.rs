@@ -66,6 +66,12 @@ impl Fleet {
                     || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
             let order = settle_order::in_order(&self.jobs, self.active.iter().filter(concerned));
+            // Since then some have begun that kept room, and others may need less.
+            if pass > 0
+                && let Some(reservations) = scratch.reservations.get_mut()
+            {
+                reservations.forget_keeps();
+            }
             put_off.clear();
             let mut frees = false;
             for uid in order {
@@ -143,9 +149,11 @@ impl Fleet {
         let frees = scratch.changes.capacity;
         scratch.changes.capacity |= freed_before;
         let waits_anew = reservations.is_some_and(|reservations| {
-            if frees {
-                // A limit may have held back what keeps room from now on.
+            if frees || yields != scratch.yields {
+                // A limit may have held back what keeps room from now on, and nodes are on their way.
                 reservations.forget_keeps();
+            } else if holds_else {
+                reservations.forget_coming();
             }
             reservations.follow(&job)
         });

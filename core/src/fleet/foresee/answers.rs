@@ -77,7 +77,7 @@ impl Foresight<'_> {
             ledger: &ledger,
             ..self.facts(job)
         };
-        let usable = alone.keeps();
+        let usable = alone.could_use();
         (!usable.is_empty()).then_some(usable)
     }
 }

@@ -12,7 +12,7 @@ use crate::{
         limits::{self, demand},
         live::Live,
         placement::{Keeps, Limit},
-        reservations::{RESERVING_MAX, Waiting},
+        reservations::{self, RESERVING_MAX, Waiting},
         settle_order::Rank,
         unhealthy, word,
     },
@@ -25,7 +25,10 @@ impl<'a> Facts<'a> {
         if self.job.spec.template.is_some() {
             return Vec::new();
         }
-        let keeps = self.before().into_iter().map(|waiting| Reserved {
+        // Nobody asks one that asks: then each would come before the other, and there would be no end.
+        let before = self.before().into_iter();
+        let before = before.filter(|waiting| !waiting.is_choosing.get());
+        let keeps = before.map(|waiting| Reserved {
             by: &waiting.name,
             keeps: self.kept_by(waiting),
             namespace: &self.job.name.namespace,
@@ -45,7 +48,10 @@ impl<'a> Facts<'a> {
             let facts = self.of_other(job, &live);
             let coming = &self.reservations().coming;
             let coming = coming.get_or_init(|| self.coming());
-            facts.keeps(coming, &facts.reserved())
+            waiting.is_choosing.set(true);
+            let reserved = facts.reserved();
+            waiting.is_choosing.set(false);
+            facts.keeps(coming, &reserved)
         })
     }
 
@@ -72,7 +78,12 @@ impl<'a> Facts<'a> {
             {
                 continue;
             }
-            coming.keep_only(&other.uid, other.generation_now());
+            let next = other.generation_now();
+            if next.is_none() && reservations::has_its_place(other) {
+                // It is about to begin again where it was.
+                continue;
+            }
+            coming.keep_only(&other.uid, next);
         }
         for (uid, given) in self.yields {
             given

@@ -1,10 +1,9 @@
 //! Room that jobs which wait keep from those behind them.
 //!
 //! A job that lacks nodes *waits*, and holds nothing. Without more, a large one would wait for ever: whatever becomes free is
-//! taken by smaller ones before it is enough. So each of the first that wait has a *reservation*: the room that it could use.
-//! A job behind it (*backfill*) gets only what does not delay it, whichever jobs end first. Nobody knows how long jobs run, so
-//! that is judged node by node, by what the node has now and by what it would have if all jobs were gone
-//! (`placement`).
+//! taken by smaller ones before it is enough. So each of the first that wait has a *reservation*: nodes that it needs
+//! (`chosen_nodes`). A job behind it (*backfill*) gets of these only what is of no use to it: that is judged node by node, by what
+//! the node has now and by what it would have if all jobs were gone (`placement`).
 //!
 //! A higher priority keeps its room from the first moment on. Among equals, a job keeps it once it has waited for
 //! [`Policy::reserve_after`]: until then smaller ones may go first, which costs little and fills the fleet. One for which others
@@ -15,7 +14,10 @@
 //!
 //! Jobs with worker pods take no part: Kubernetes places their pods.
 
-use std::{cell::OnceCell, collections::BTreeMap};
+use std::{
+    cell::{Cell, OnceCell},
+    collections::BTreeMap,
+};
 
 use crate::{
     fleet::{
@@ -56,6 +58,8 @@ pub(crate) struct Waiting {
     room_made: bool,
     /// What it keeps, by node. It is found out by the first that asks.
     pub keeps: OnceCell<BTreeMap<NodeName, Keeps>>,
+    /// Those before it are asked what they keep.
+    pub is_choosing: Cell<bool>,
     /// Whether it would start on an empty fleet. It is found out by the first that asks.
     pub would_start: OnceCell<bool>,
 }
@@ -70,6 +74,7 @@ impl Waiting {
             since: since(job),
             room_made: room_is_made(job),
             keeps: OnceCell::new(),
+            is_choosing: Cell::new(false),
             would_start: OnceCell::new(),
         }
     }

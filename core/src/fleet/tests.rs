@@ -30,6 +30,7 @@ mod agent;
 mod audit;
 mod backoff;
 mod bursts;
+mod chosen_nodes;
 mod default_gpus;
 mod deterministic;
 mod eligible;

@@ -19,17 +19,13 @@ pub(crate) enum Keep {
 }
 
 impl Keeps {
-    /// How many members fit on the node at most. 0: they differ.
-    pub(crate) fn members(self) -> u32 {
-        self.gpus.members() + self.slots.members()
-    }
-
-    /// How much of so much that is free is of use to it at this moment.
-    pub(crate) fn of_use(self, gpus: u32, slots: u32) -> u32 {
-        match self.gpus {
+    /// How many of its members fit into so much that is free. Where they differ: how many GPUs, or slots, are of use to it.
+    pub(crate) fn room_in(self, gpus: u32, slots: u32) -> u32 {
+        match (self.gpus, self.slots) {
             // GPUs are what nodes have few of.
-            Keep::All if gpus > 0 => gpus,
-            _ => self.gpus.of_use(gpus) + self.slots.of_use(slots),
+            (Keep::All, _) if gpus > 0 => gpus,
+            (Keep::Nothing, on_slots) | (Keep::All, on_slots) => on_slots.room_in(slots),
+            (on_gpus, _) => on_gpus.room_in(gpus),
         }
     }
 }
@@ -48,19 +44,11 @@ impl Keep {
         }
     }
 
-    fn members(self) -> u32 {
-        match self {
-            Keep::Members { most, .. } => most,
-            Keep::Nothing | Keep::All => 0,
-        }
-    }
-
-    /// The members that fit now, with all that each needs.
-    fn of_use(self, free: u32) -> u32 {
+    fn room_in(self, free: u32) -> u32 {
         match self {
             Keep::Nothing => 0,
             Keep::All => free,
-            Keep::Members { most, each } => (free / each.max(1)).min(most) * each,
+            Keep::Members { most, each } => (free / each.max(1)).min(most),
         }
     }
 }

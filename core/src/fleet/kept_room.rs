@@ -16,7 +16,7 @@ use crate::{
         settle_order::Rank,
         unhealthy, word,
     },
-    id::{JobUid, NodeName},
+    id::{JobName, JobUid, NodeName},
 };
 
 impl<'a> Facts<'a> {
@@ -36,6 +36,27 @@ impl<'a> Facts<'a> {
         keeps
             .filter(|reserved| !reserved.keeps.is_empty())
             .collect()
+    }
+
+    /// What those before this job would keep if so much were left.
+    pub(crate) fn kept_after(
+        self,
+        coming: &Capacity,
+    ) -> Vec<(&'a JobName, BTreeMap<NodeName, Keeps>)> {
+        let live = Live::default();
+        let before = self.before().into_iter();
+        let mut kept: Vec<(&JobName, BTreeMap<NodeName, Keeps>)> = Vec::new();
+        for job in before.filter_map(|waiting| self.decided(&waiting.uid)) {
+            let reserved = kept.iter().map(|(by, keeps)| Reserved {
+                by,
+                keeps,
+                namespace: &job.name.namespace,
+            });
+            let reserved: Vec<Reserved<'_>> = reserved.collect();
+            let keeps = self.of_other(job, &live).keeps(coming, &reserved);
+            kept.push((&job.name, keeps));
+        }
+        kept
     }
 
     /// What a job that waits keeps of each node.

@@ -132,7 +132,10 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
         return Preempt::Coming;
     }
     let (of_use, later) = victims(facts, &lower, |node, _| useful.contains_key(node));
-    if let Some(given) = ask.of(&coming, of_use) {
+    if let Some(given) = ask
+        .of(&coming, of_use)
+        .filter(|given| ask.gets(&coming, given))
+    {
         return Preempt::From(given);
     }
     // Its queue lacks GPUs: those of nodes that it has no use for count as well.
@@ -145,7 +148,10 @@ pub(crate) fn preempt(facts: Facts<'_>) -> Preempt {
         let (all, _) = victims(facts, &lower, |node, job| {
             useful.contains_key(node) || of_tree(job)
         });
-        if let Some(given) = ask.of(&coming, all) {
+        if let Some(given) = ask
+            .of(&coming, all)
+            .filter(|given| ask.gets(&coming, given))
+        {
             return Preempt::From(given);
         }
     }
@@ -201,6 +207,31 @@ impl Ask<'_, '_> {
             victim.spare.truncate(all - kept.unwrap_or(all).max(1));
         }
         None
+    }
+}
+
+impl Ask<'_, '_> {
+    /// Whether it begins once these nodes are given: those before it may choose them instead of others.
+    fn gets(self, coming: &Capacity, given: &BTreeMap<JobUid, Yields>) -> bool {
+        let mut after = coming.clone();
+        for (uid, given) in given {
+            let nodes = given.nodes.iter();
+            nodes.for_each(|node| after.release(node, uid));
+        }
+        let kept = self.facts.kept_after(&after);
+        let reserved: Vec<Reserved<'_>> = kept
+            .iter()
+            .map(|(by, keeps)| Reserved {
+                by,
+                keeps,
+                namespace: &self.facts.job.name.namespace,
+            })
+            .collect();
+        let nodes = self.facts.candidates(&after, &reserved);
+        matches!(
+            self.facts.choose(&after, nodes, self.demand),
+            Placement::Gang(_)
+        )
     }
 }
 

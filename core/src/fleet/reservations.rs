@@ -126,8 +126,7 @@ impl Reservations {
         }
     }
 
-    /// Some job holds something else than before. What those that wait keep is chosen anew in the next turn only: it still
-    /// does for them.
+    /// Some job holds something else than before. What is chosen already stays for this turn: nobody behind can have taken it.
     pub(crate) fn forget_coming(&mut self) {
         self.coming = OnceCell::new();
     }
@@ -169,7 +168,7 @@ pub(crate) fn waits_for_room(job: &JobRecord) -> bool {
 }
 
 /// Since when it has waited, as far as that counts among equals.
-fn since(job: &JobRecord) -> Timestamp {
+pub(crate) fn since(job: &JobRecord) -> Timestamp {
     let since = job.waiting_since.unwrap_or(job.created);
     since.max(job.counts_since())
 }

@@ -71,6 +71,7 @@ impl Fleet {
                 && let Some(reservations) = scratch.reservations.get_mut()
             {
                 reservations.forget_keeps();
+                scratch.equal_asks.forget();
             }
             put_off.clear();
             let mut frees = false;
@@ -159,7 +160,7 @@ impl Fleet {
         });
         // A node may have been cordoned, or accused.
         let nodes_changed = self.nodes.has_changed();
-        if holds_else || waits_anew || nodes_changed || yields != scratch.yields {
+        if frees || holds_else || waits_anew || nodes_changed || yields != scratch.yields {
             scratch.equal_asks.forget();
         }
         if let Some(ledger) = scratch.ledger.get_mut()

@@ -19,11 +19,11 @@ pub(crate) enum Keep {
 }
 
 impl Keeps {
-    /// How many of its members fit into so much that is free. Where they differ: how many GPUs, or slots, are of use to it.
-    pub(crate) fn room_in(self, gpus: u32, slots: u32) -> u32 {
+    /// How many of its members fit into so much that is free. If they differ: how many GPUs are of use to it, or how many
+    /// slots of a node without GPUs.
+    pub(crate) fn room_in(self, has_gpus: bool, gpus: u32, slots: u32) -> u32 {
         match (self.gpus, self.slots) {
-            // GPUs are what nodes have few of.
-            (Keep::All, _) if gpus > 0 => gpus,
+            (Keep::All, _) if has_gpus => gpus,
             (Keep::Nothing, on_slots) | (Keep::All, on_slots) => on_slots.room_in(slots),
             (on_gpus, _) => on_gpus.room_in(gpus),
         }

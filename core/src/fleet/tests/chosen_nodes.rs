@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{selection::fleet, *};
-use crate::spec::Preemption;
+use crate::spec::{Preemption, RoleDocument};
 
 /// Jobs of so many members, each with so many GPUs, that share nodes.
 fn of(nodes: i64, gpus: i64, priority: i64) -> SpecDocument {
@@ -72,7 +72,7 @@ fn a_node_that_comes_free_takes_the_place_of_one_that_does_not() {
 }
 
 #[test]
-fn two_that_wait_keep_different_nodes() {
+fn what_comes_free_is_kept_for_one_after_the_other() {
     let mut bench = fleet(&[("a", "x", 2), ("b", "x", 2), ("c", "x", 2), ("d", "x", 2)]);
     for name in ["one", "two", "three", "four"] {
         bench.submit(name, of(1, 2, 9));
@@ -89,6 +89,74 @@ fn two_that_wait_keep_different_nodes() {
     assert!(waits(&bench, "behind"));
     cancel(&mut bench, "four");
     assert_eq!(bench.members("behind").len(), 1);
+}
+
+/// A job on the one node that is kept does not end, so with time others are kept as well.
+#[test]
+fn who_waits_long_keeps_more_nodes() {
+    let mut bench = fleet(&[("a", "x", 2), ("b", "x", 2)]);
+    for name in ["endless", "a-2", "b-1", "b-2"] {
+        bench.submit(name, of(1, 1, 9));
+    }
+    bench.submit("large", of(1, 2, 5));
+    bench.submit("small-1", of(1, 1, 0));
+    cancel(&mut bench, "b-1");
+    assert_eq!(bench.members("small-1"), ["b"]);
+    bench.submit("small-2", of(1, 1, 0));
+    bench.pass(3600 * SECOND);
+    cancel(&mut bench, "b-2");
+    assert!(waits(&bench, "small-2"));
+    cancel(&mut bench, "small-1");
+    assert_eq!(bench.members("large"), ["b"]);
+}
+
+/// One that is before it would choose what is freed for it, so nobody gives anything.
+#[test]
+fn nothing_is_freed_for_one_that_another_would_keep_it_from() {
+    let mut bench = fleet(&["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| (name, "x", 1)));
+    bench.fleet.policy.preemption = Preemption::Evict;
+    bench.fleet.policy.evict_after = Duration::ZERO;
+    for name in ["one", "two", "three", "four", "five"] {
+        bench.submit(name, of(1, 1, 9));
+    }
+    let low = ["six", "seven", "eight"];
+    for name in low {
+        bench.submit(name, of(1, 1, 0));
+    }
+    bench.pass(10 * SECOND);
+    bench.submit("large", of(4, 1, 5));
+    bench.submit("small", of(1, 1, 4));
+    bench.pass(60 * SECOND);
+    assert!(low.iter().all(|name| !waits(&bench, name)));
+    assert!(waits(&bench, "large") && waits(&bench, "small"));
+}
+
+/// Its members differ. A full node with many slots is not as good as an empty one.
+#[test]
+fn slots_are_no_gpus_to_a_job_with_roles() {
+    let mut bench = fleet(&[("a", "x", 2), ("b", "x", 2), ("c", "x", 2), ("d", "x", 2)]);
+    for name in ["one", "two", "three", "four"] {
+        bench.submit(name, of(1, 2, 9));
+    }
+    let role = |name: &str| RoleDocument {
+        name: name.into(),
+        replicas: Some(1),
+        gpus_per_node: Some(2),
+        args: vec![format!("{name}.py")],
+        ..RoleDocument::default()
+    };
+    let large = SpecDocument {
+        priority: Some(5),
+        roles: vec![role("actor"), role("learner")],
+        ..SpecDocument::default()
+    };
+    bench.submit("large", large);
+    assert!(waits(&bench, "large"));
+    bench.submit("small", of(1, 2, 0));
+    cancel(&mut bench, "three");
+    assert!(waits(&bench, "small"), "c is kept");
+    cancel(&mut bench, "four");
+    assert_eq!(bench.members("large"), ["c", "d"]);
 }
 
 /// What is being freed for a job is as good as free, so it keeps that, and not where it was half free before.
@@ -145,7 +213,9 @@ fn nodes_that_would_not_do_together_are_not_enough() {
     bench.submit("large", together);
     assert!(waits(&bench, "large"), "{}", bench.job("large").message);
     bench.submit("small", of(1, 1, 0));
+    assert_eq!(bench.members("small"), ["c"]);
     bench.submit("more", of(1, 1, 0));
+    assert!(waits(&bench, "more"), "e is kept");
     for ends in ["one", "two"] {
         cancel(&mut bench, ends);
     }

@@ -285,9 +285,6 @@ proptest! {
             let spare: i64 = lower(wish.priority).filter(|other| *other < at && before[*other] > 0)
                 .map(|other| before[other] - wishes[other].min).sum();
             let evicted = (0..at).any(|other| before[other] > 0 && now[other] == 0);
-            // What is free may be kept for one that waits.
-            let is_kept = (0..at).any(|other| before[other] == 0 && wishes[other].priority >= wish.priority);
-            let free = if is_kept { 0 } else { free };
             prop_assert!(!evicted || evicts && free + spare < wish.min, "{before:?} {now:?}");
             let free = count as i64 - now.iter().sum::<i64>();
             for waits in (0..=at).filter(|at| now[*at] == 0) {

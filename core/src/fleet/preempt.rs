@@ -208,9 +208,7 @@ impl Ask<'_, '_> {
         }
         None
     }
-}
 
-impl Ask<'_, '_> {
     /// Whether it begins once these nodes are given: those before it may choose them instead of others.
     fn gets(self, coming: &Capacity, given: &BTreeMap<JobUid, Yields>) -> bool {
         let mut after = coming.clone();

@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, time::Duration};
 use muster_core::{
     fleet::{
         Answer, Change, CordonMode, Effect, Fleet, Input, Policy, TurnOutput, commit::Versions,
-        job::GenerationRecord,
     },
     id::{SessionId, Term},
     time::Timestamp,
@@ -107,44 +106,6 @@ impl World {
             .iter()
             .filter_map(|seat| seat.process.as_ref())
             .find(|process| process.deposed.is_none())
-    }
-
-    /// Writes down what the leader thinks of each node and what the store has of each job, for whoever reads the log.
-    pub(crate) fn tell_nodes(&mut self) {
-        let views = self.leader().map(|leader| leader.fleet.node_views());
-        for view in views.into_iter().flatten() {
-            note!(
-                self,
-                "   {}: {:?}, cordon {:?}, no new work {:?}, {:?}",
-                view.record.name,
-                view.liveness,
-                view.record.cordon.map(|cordon| cordon.reason),
-                view.no_new_work,
-                view.conditions
-            );
-        }
-        for job in self.store.jobs.values() {
-            let members = |generation: &GenerationRecord| {
-                let members: Vec<String> = generation
-                    .members
-                    .iter()
-                    .map(|member| format!("{} {:?}", member.node, member.gpus))
-                    .collect();
-                format!(
-                    "generation {} on {members:?}, dead {:?}",
-                    generation.number, generation.dead
-                )
-            };
-            let unproven: Vec<String> = job.unproven_generations().map(members).collect();
-            note!(
-                self,
-                "   {} of priority {}: {:?}, {}, {unproven:?}",
-                job.uid,
-                job.spec.priority,
-                job.phase,
-                job.reason
-            );
-        }
     }
 
     /// A coordinator starts again, unless another has taken over.

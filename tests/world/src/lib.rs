@@ -81,6 +81,7 @@ mod standstill;
 mod store;
 mod strangers;
 mod strike;
+mod tell;
 mod trace;
 mod training;
 mod troubles;

@@ -146,7 +146,7 @@ pub(crate) fn look(world: &mut World) {
         *last = now;
         let since = *since;
         if now.since(since) > BOUND {
-            world.tell_nodes();
+            world.tell_state();
             let rule = match () {
                 () if key.ends_with("comes first") => "I25",
                 () if key.ends_with("gets its own") => "I29",

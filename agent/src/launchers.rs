@@ -2,8 +2,8 @@
 //! job's generations are forked from it.
 //!
 //! This file keeps the books of launchers: which exist, which tasks wait for them, and how much
-//! memory they take. `launcher.rs` starts one, sends it requests and ends it. `core::node::launcher`
-//! decides which jobs have one.
+//! memory they take. `imports.rs` keeps those of what they import for their jobs. `launcher.rs`
+//! starts one, sends it requests and ends it. `core::node::launcher` decides which jobs have one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,6 @@ use std::{
 use muster_core::{
     id::{Generation, JobUid},
     node::{
-        launcher::Record,
         standby::{Mode, No},
         torchrun::Launch,
     },
@@ -26,20 +25,21 @@ use tracing::warn;
 
 use crate::caches::Caches;
 
+mod imports;
 mod launcher;
 mod list;
 mod pool;
+mod spare;
 mod standing;
 
+pub(crate) use imports::OfRun;
 use launcher::fit;
-pub(crate) use launcher::{Kept, Launcher, Place, clear};
+pub(crate) use launcher::{Kept, Launcher, Place, clear, sure_list};
 pub(crate) use list::{imported, imported_bytes};
 pub(crate) use pool::Pool;
+use spare::Spare;
 use standing::Standing;
 
-/// How many new modules are worth another copy of the launcher. A rank imports fewer in about 50
-/// ms, and a copy takes seconds.
-const WORTH_IMPORTING: usize = 50;
 /// All launchers of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Launchers {
@@ -49,6 +49,7 @@ pub(crate) struct Launchers {
     pub(crate) next: u32,
     pub(crate) pool: Pool,
     pub(crate) caches: Caches,
+    pub(crate) spare: Spare,
 }
 
 /// `Starting` becomes one of the others. A job gets no second launcher on a node after one that
@@ -91,6 +92,9 @@ pub(crate) enum Outcome {
     Without(String),
     /// The job cannot be started on this node. The user is told this reason.
     Refused(String),
+    /// A ready launcher has imported for its job, or failed to: all modules that it has imported
+    /// ahead, as lines of a record, and how much memory it takes now. No size: it is gone.
+    Imported(BTreeSet<String>, Option<u64>),
     /// How much memory a ready launcher takes.
     Size(u64),
 }
@@ -160,9 +164,14 @@ impl Launchers {
         let Some(job) = job else {
             return self.made_for_pool(number, outcome);
         };
-        if let Outcome::Size(bytes) = outcome {
-            return self.weigh(&job, number, bytes, memory_max);
-        }
+        let outcome = match outcome {
+            Outcome::Imported(lines, bytes) => {
+                self.note_imported(&job, number, lines);
+                return self.weigh(&job, number, bytes?, memory_max);
+            }
+            Outcome::Size(bytes) => return self.weigh(&job, number, bytes, memory_max),
+            outcome => outcome,
+        };
         let awaited = matches!(self.slots.get(&job), Some(Slot::Starting { number: awaited, .. }) if *awaited == number);
         if !awaited {
             return if let Outcome::Ready(kept) = outcome {
@@ -184,7 +193,7 @@ impl Launchers {
                 warn!(%job, "it cannot be started here: {why}");
                 (Slot::Failed(LauncherState::Refused(why.clone())), Err(why))
             }
-            Outcome::Size(_) => return None,
+            Outcome::Imported(..) | Outcome::Size(_) => return None,
         };
         if let Some(Slot::Starting { waiting, .. }) = self.slots.insert(job, slot) {
             // A receiver that has stopped waiting needs no answer.
@@ -199,7 +208,10 @@ impl Launchers {
         match outcome {
             Outcome::Ready(kept) => return self.pool.ready(number, kept),
             Outcome::Without(why) | Outcome::Refused(why) => self.pool.failed(number, &why),
-            Outcome::Size(bytes) => self.pool.weigh(number, bytes),
+            Outcome::Imported(_, Some(bytes)) | Outcome::Size(bytes) => {
+                self.pool.weigh(number, bytes)
+            }
+            Outcome::Imported(_, None) => {}
         }
         None
     }
@@ -326,96 +338,6 @@ impl Launchers {
             Slot::Unaffordable(why) => Some(LauncherState::Without(why.clone())),
         }
     }
-
-    /// Looks at the list of what this generation's ranks have imported. None if the job has no
-    /// launcher that could import it.
-    pub(crate) fn look_at_imports(
-        &mut self,
-        job: &JobUid,
-        generation: Generation,
-        now: Timestamp,
-        shows_steps: bool,
-        list: &impl List,
-    ) -> Option<Look> {
-        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
-            return None;
-        };
-        kept.imports.newest = Some(generation);
-        let read = |record: Option<Record>| record.map(|record| (record.generation, record.read));
-        let before = read(kept.imports.record);
-        let (record, again) = Record::look(
-            kept.imports.record,
-            now,
-            generation,
-            list.bytes(),
-            shows_steps,
-        );
-        kept.imports.record = Some(record);
-        let import = (record.read != 0 && read(kept.imports.record) != before)
-            .then(|| kept.import(list.text()))
-            .flatten();
-        Some(Look { import, again })
-    }
-
-    /// Notes that the ranks of a generation have started. Returns what its predecessor here has
-    /// imported, if the job's launcher was not told yet.
-    pub(crate) fn begun(
-        &mut self,
-        job: &JobUid,
-        generation: Generation,
-        list_of: impl FnOnce(Generation) -> String,
-    ) -> Option<(Launcher, String)> {
-        let Some(Slot::Ready(kept)) = self.slots.get_mut(job) else {
-            return None;
-        };
-        if kept.imports.newest == Some(generation) {
-            return None;
-        }
-        let before = kept.imports.newest.replace(generation)?;
-        kept.import(list_of(before))
-    }
-}
-
-impl Kept {
-    /// Notes that the launcher is told of this list, if enough of it is new.
-    fn import(&mut self, text: String) -> Option<(Launcher, String)> {
-        let lines: BTreeSet<String> = text.lines().map(str::to_owned).collect();
-        let new = || lines.difference(&self.imports.told);
-        // A variable that had another value than before must not be assumed again.
-        if new().count() < WORTH_IMPORTING && !new().any(|line| line.starts_with('~')) {
-            return None;
-        }
-        self.imports.told = lines;
-        Some((self.launcher.clone(), text))
-    }
-}
-
-/// A list of imported modules, which grows while a script imports.
-pub(crate) trait List {
-    fn bytes(&self) -> u64;
-    fn text(&self) -> String;
-}
-
-/// The list in the directory of a run.
-pub(crate) struct OfRun<'a>(pub(crate) &'a std::path::Path);
-
-impl List for OfRun<'_> {
-    fn bytes(&self) -> u64 {
-        imported_bytes(self.0)
-    }
-
-    fn text(&self) -> String {
-        imported(self.0)
-    }
-}
-
-/// What came of a look at the imports of a generation.
-#[derive(Debug)]
-pub(crate) struct Look {
-    /// The launcher that is to import this list, if enough of it is new.
-    pub(crate) import: Option<(Launcher, String)>,
-    /// When to look again.
-    pub(crate) again: Timestamp,
 }
 
 impl Found {

@@ -280,7 +280,7 @@ impl Runs {
     /// Whether a launcher of this job has imported what its ranks have imported.
     pub(crate) fn has_imported_ahead(&self, job: &JobUid) -> bool {
         let launchers = self.old_launchers().unwrap_or_default();
-        let told = |number: u32| self.launcher_dir(job, number).join("preloaded.txt");
+        let told = |number: u32| self.launcher_dir(job, number).join(record::PRELOADED);
         launchers.iter().any(|(number, _)| told(*number).exists())
     }
 

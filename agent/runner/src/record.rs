@@ -39,6 +39,8 @@ pub const PRELOAD: &str = "preload.txt";
 pub const STANDBYS: &str = "standbys.json";
 /// Modules that this worker group imported, either in rank 0 of the node or ahead of it.
 pub const MODULES: &str = "modules.txt";
+/// The modules that a launcher has imported ahead, in the launcher's directory. The form of a line is that of [`MODULES`].
+pub const PRELOADED: &str = "preloaded.txt";
 
 /// Name of a rank's log inside [`LOGS`].
 pub fn rank_log(rank: u32) -> String {

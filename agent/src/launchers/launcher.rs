@@ -11,12 +11,10 @@ use std::{
 };
 
 use muster_core::{
-    id::Generation,
     node::{
         account::Account,
         lane::Lane,
         launch,
-        launcher::Record,
         torchrun::{self, Launch, Site},
     },
     run::Assignment,
@@ -33,7 +31,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Outcome, standing::Standing};
+use super::{Outcome, imports::Imports, list::imported_ahead, standing::Standing};
 use crate::{
     hold::hold,
     host::RunnerHost,
@@ -84,17 +82,6 @@ pub(crate) struct Kept {
     pub(super) gpus: Vec<String>,
     /// The files of its interpreter and packages, with their modification times at its start.
     files: Vec<(PathBuf, Option<SystemTime>)>,
-}
-
-/// What is known of the imports of a launcher's job.
-#[derive(Debug, Default)]
-pub(super) struct Imports {
-    /// Of the newest generation that trains.
-    pub(super) record: Option<Record>,
-    /// The modules that a copy of the launcher was told to import.
-    pub(super) told: BTreeSet<String>,
-    /// The newest generation whose ranks have started.
-    pub(super) newest: Option<Generation>,
 }
 
 /// What a caller must know to fork from a launcher.
@@ -339,7 +326,7 @@ impl Place {
         assignment: &Assignment,
         checked: &Checked,
         ahead: bool,
-        kept: Kept,
+        mut kept: Kept,
     ) -> Outcome {
         let torchruns = kept.launcher.dir.join(TORCHRUN_FILE);
         let script = match checked.lane {
@@ -350,9 +337,8 @@ impl Place {
             Lane::Fork | Lane::Direct | Lane::Exec | Lane::Cold => None,
         };
         if let Some(script) = script {
-            kept.launcher
-                .preload(&format!("@{}\n", script.display()))
-                .await;
+            kept.launcher.preload(&of_script(&script)).await;
+            *kept.imports = Imports::sure(kept.launcher.imported_ahead());
         }
         Outcome::Ready(kept)
     }
@@ -363,6 +349,17 @@ struct Checked {
     launch: Launch,
     answer: Answer,
     lane: Lane,
+}
+
+/// The list that stands for what every run of a script imports.
+fn of_script(script: &Path) -> String {
+    format!("@{}\n", script.display())
+}
+
+/// The list of what every run of a job's script imports. None if its ranks run a module, or only
+/// torchrun is forked.
+pub(crate) fn sure_list(assignment: &Assignment, dir: &str) -> Option<String> {
+    script(assignment, dir).map(|script| of_script(&script))
 }
 
 /// The script that the ranks run. None if they run a module.
@@ -433,6 +430,11 @@ impl Launcher {
 
     pub(super) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// The modules that it has imported ahead, as lines of a record.
+    pub(crate) fn imported_ahead(&self) -> BTreeSet<String> {
+        imported_ahead(&self.dir)
     }
 
     pub(crate) fn number(&self) -> u32 {

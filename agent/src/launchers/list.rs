@@ -1,6 +1,7 @@
-//! The list of what the ranks of a run have imported, as their launcher reads it next time.
+//! The list of what the ranks of a run have imported, as their launcher reads it next time, and the
+//! list of what a launcher has imported.
 
-use std::{io::Read, path::Path};
+use std::{collections::BTreeSet, io::Read, path::Path};
 
 use muster_runner::{Folder, record};
 
@@ -17,9 +18,19 @@ pub(crate) fn imported_bytes(run_dir: &Path) -> u64 {
 /// The list of modules that earlier ranks of this run have imported. A rank that was killed may have
 /// left a part of a line, which is left out.
 pub(crate) fn imported(run_dir: &Path) -> String {
+    whole_lines(run_dir, record::MODULES)
+}
+
+/// The modules that a launcher has imported ahead, each as a line of the list above.
+pub(crate) fn imported_ahead(launcher_dir: &Path) -> BTreeSet<String> {
+    let text = whole_lines(launcher_dir, record::PRELOADED);
+    text.lines().map(str::to_owned).collect()
+}
+
+fn whole_lines(dir: &Path, name: &str) -> String {
     let mut bytes = Vec::new();
-    let _ = Folder::of_run(run_dir)
-        .and_then(|folder| folder.open(record::MODULES))
+    let _ = Folder::of_run(dir)
+        .and_then(|folder| folder.open(name))
         .map(|file| file.take(MODULES_BYTES).read_to_end(&mut bytes));
     let whole = bytes
         .iter()

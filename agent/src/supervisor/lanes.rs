@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use super::{Supervisor, held_run::HeldRun};
 use crate::{
     caches,
-    launchers::{Found, Kept, Launcher, Made, OfRun, Outcome, Place, imported},
+    launchers::{Found, Kept, Launcher, Made, OfRun, Outcome, Place, imported, sure_list},
     probe,
     run_dir::Accepted,
 };
@@ -102,11 +102,20 @@ impl Supervisor {
             .filter(|report| report.phase == RunPhase::Preparing);
         let starting = preparing.map(|report| report.run.job.clone()).collect();
         let prewarm = self.prewarm.keys().cloned().collect();
+        // While nothing starts, nobody needs to know.
+        let spare = if launcher::is_busy(now, &reports) {
+            let runs = reports.iter().filter(|report| !report.phase.is_over());
+            let ranks = runs.map(|run| run.ranks.len()).sum::<usize>();
+            self.launchers.spare.look(now, ranks)
+        } else {
+            0
+        };
         let held = launcher::Held {
             runs: &runs,
             starting,
             prewarm: &prewarm,
             launchers: &self.launchers.jobs(),
+            spare,
         };
         let plan = launcher::plan(now, &held);
         self.launchers.are_here(plan.here, now);
@@ -116,6 +125,9 @@ impl Supervisor {
         }
         for run in plan.begun {
             self.import_left(&run);
+        }
+        for run in plan.sure {
+            self.import_sure(&run);
         }
         let trains = |report: &&RunReport| plan.train.contains(&report.run);
         let train: Vec<RunReport> = reports.iter().filter(trains).cloned().collect();
@@ -336,19 +348,38 @@ impl Supervisor {
         }
     }
 
+    /// Has a launcher import what every run of the script imports, for the generation after this.
+    fn import_sure(&mut self, run: &RunId) {
+        if self.lane(run) != Lane::Fork {
+            return;
+        }
+        let assignment = self.wanted.get(&run.job).filter(|a| a.run == *run);
+        let Some(assignment) = assignment.cloned() else {
+            return;
+        };
+        let launch = launch::ahead(&assignment, &self.site(run));
+        let list = launch
+            .ok()
+            .and_then(|launch| sure_list(&assignment, &launch.dir));
+        if let Some(list) = list
+            && let Some(launcher) = self.launchers.ask_sure(&run.job)
+        {
+            self.preload(run.job.clone(), launcher, list);
+        }
+    }
+
     fn preload(&mut self, job: JobUid, launcher: Launcher, list: String) {
         let done = self.made.0.clone();
         self.scope.spawn_on_thread("launcher", async move {
             launcher.preload(&list).await;
-            if let Some(bytes) = launcher.memory() {
-                let _ = done
-                    .send(Made {
-                        job: Some(job),
-                        number: launcher.number(),
-                        outcome: Outcome::Size(bytes),
-                    })
-                    .await;
-            }
+            let outcome = Outcome::Imported(launcher.imported_ahead(), launcher.memory());
+            let made = Made {
+                job: Some(job),
+                number: launcher.number(),
+                outcome,
+            };
+            // Nobody listens any more while the agent shuts down.
+            let _ = done.send(made).await;
         });
     }
 

@@ -4,10 +4,12 @@
 //! A launcher lives as long as its job has a run on this node, and [`LINGER`] longer, because it is
 //! needed between two generations. When the job's newest run here has ended well, no generation
 //! follows, and its launcher goes at once. While a job starts, nothing beside it may take processor time
-//! from it. So all work for later generations waits until the job trains, with two exceptions. A
+//! from it. So all work for later generations waits until the job trains, with three exceptions. A
 //! launcher for a job that is about to come is started at once: until this node is ready, the job
-//! trains elsewhere. And what a generation left that did not train for long enough is imported beside
+//! trains elsewhere. What a generation left that did not train for long enough is imported beside
 //! the next one: else a job whose ranks die every few seconds would import the same at each start.
+//! And where processors are spare, what every run of a script imports is imported beside its first
+//! start: else a rank that dies in the first seconds of a job would cost these imports once more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,6 +41,9 @@ pub const RECORD_QUIET: Duration = Duration::from_secs(2);
 /// The time between two looks at a record that has been read. Scripts import more when they first
 /// evaluate or save, and a look costs one system call.
 pub const RECORD_LOOK: Duration = Duration::from_secs(15);
+
+/// The time between two looks for spare processors while a job starts.
+pub const SPARE_LOOK: Duration = Duration::from_millis(300);
 
 /// What is known of the record of one generation's imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +98,9 @@ pub struct Plan {
     pub train: Vec<RunId>,
     /// The newest runs of these jobs whose ranks have started, and do not train yet.
     pub begun: Vec<RunId>,
+    /// Those of `begun` beside which their launcher may import what every run of the script
+    /// imports, unless it has imported for this job before.
+    pub sure: Vec<RunId>,
     /// Jobs that have no run here yet and need a launcher.
     pub prewarm: Vec<JobUid>,
     /// Jobs whose launcher is not needed any more.
@@ -112,16 +120,19 @@ pub struct Held<'a> {
     pub prewarm: &'a BTreeSet<JobUid>,
     /// Jobs that have a launcher or will have one soon, and when they were last here.
     pub launchers: &'a BTreeMap<JobUid, Timestamp>,
+    /// Processors that nothing on this machine uses now.
+    pub spare: u32,
 }
 
 /// Decides which launchers to start, to keep and to end.
 pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
     let Held {
         runs,
-        starting,
+        ref starting,
         prewarm,
         launchers,
-    } = held;
+        mut spare,
+    } = *held;
     let newest = newest_runs(runs);
     let mut here: BTreeSet<JobUid> = prewarm.union(starting).cloned().collect();
     here.extend(
@@ -161,6 +172,13 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
             Training::Yes => plan.train.push(run.run.clone()),
             Training::From(due) => {
                 plan.begun.push(run.run.clone());
+                let due = if spare > 0 {
+                    spare -= 1;
+                    plan.sure.push(run.run.clone());
+                    due
+                } else {
+                    due.min(now + SPARE_LOOK)
+                };
                 plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)))
             }
             Training::No => {}
@@ -304,6 +322,7 @@ mod tests {
                 starting: BTreeSet::new(),
                 prewarm: &BTreeSet::new(),
                 launchers,
+                spare: 0,
             },
         )
     }
@@ -324,12 +343,44 @@ mod tests {
             plan(NOW, &silent, &set(&[])),
             Plan {
                 begun: vec![id.clone()],
-                look_again: Some(due),
+                look_again: Some(NOW + SPARE_LOOK),
                 ..nothing(&["a"])
             }
         );
         let trains = plan(due, &silent, &set(&[]));
         assert_eq!((trains.train, trains.begun), (vec![id], vec![]));
+    }
+
+    #[test]
+    fn beside_a_first_start_spare_processors_import_for_the_next() {
+        let (silent, none) = (|job| run(job, 1, RunPhase::Running, false), BTreeSet::new());
+        let runs = [
+            silent("a"),
+            silent("b"),
+            run("c", 1, RunPhase::Running, true),
+        ];
+        let with = |spare, now| {
+            let held = Held {
+                runs: &runs,
+                starting: BTreeSet::new(),
+                prewarm: &none,
+                launchers: &set(&["a", "b", "c"]),
+                spare,
+            };
+            let plan = super::plan(now, &held);
+            (plan.sure, plan.look_again)
+        };
+        let (a, b) = (runs[0].0.run.clone(), runs[1].0.run.clone());
+        let due = Timestamp(6_000_000);
+        assert_eq!(with(2, NOW), (vec![a.clone(), b], Some(due)));
+        assert_eq!(with(1, NOW), (vec![a], Some(NOW + SPARE_LOOK)));
+        assert_eq!(with(0, NOW), (vec![], Some(NOW + SPARE_LOOK)));
+        let late = Timestamp(due.0 - 1);
+        assert_eq!(
+            with(0, late),
+            (vec![], Some(due)),
+            "then they count as training"
+        );
     }
 
     /// The times at which a record is read whose length changes like this.
@@ -415,6 +466,7 @@ mod tests {
                     starting: BTreeSet::new(),
                     prewarm: &prewarm,
                     launchers: &set(launchers),
+                    spare: 8,
                 },
             )
         };
@@ -447,6 +499,7 @@ mod tests {
             starting,
             prewarm: &prewarm,
             launchers: &launchers,
+            spare: 8,
         };
         assert_eq!(super::plan(Timestamp(99_000_000), &held), nothing(&["a"]));
     }

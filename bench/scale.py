@@ -1,7 +1,7 @@
 """How Muster scales, measured beside its peers in one run, and how much its daemons use.
 
     make bench                             the race, then this; writes bench/results/scale.json and its table in bench/results/README.md
-    python bench/scale.py --only tls       what TLS costs; --only flood: 20,000 connections of strangers; --only scrape: /metrics
+    python bench/scale.py --only tls       what TLS costs; --only flood: 20,000 connections of strangers; --only scrape: /metrics and the pages of muster web
     python bench/scale.py --quick          fewer repetitions; --from bench/results/scale.json --write   only write the pages again
 
 - the coordinator with 1,000 and 10,000 agents: real sessions over loopback from one process (bench/fleet), one real coordinator;
@@ -129,10 +129,11 @@ def flood(folder):
 
 
 def scrape(folder, scrapes):
-    """10,000 agents, a job of 1,000 nodes and 1,000 of one, all training, and so many scrapes of /metrics."""
-    say(f"scrape: {scrapes} scrapes of 1,001 jobs on 10,000 agents")
+    """10,000 agents, a job of 1,000 nodes and 1,000 of one, all training; so many scrapes of /metrics, and as many looks at each page."""
+    say(f"scrape: {scrapes} scrapes and looks at each page of 1,001 jobs on 10,000 agents")
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder, "--agents=10000"]
     command += ["--members=1000", "--jobs=1000", f"--scrapes={scrapes}", "--exits=0", "--rest=5", "--progress=0", "--restarts=0"]
+    command += ["--muster", TARGET / "muster"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     print(done.stderr, file=sys.stderr)
     if done.returncode:
@@ -348,7 +349,12 @@ def scrape_rows(one):
     what = f"{one['agents']:,} agents, {scraped['jobs']:,} jobs that train: a scrape of /metrics"
     size = f"{scraped['series']:,} series, {scraped['bytes'] / 2**20:.1f} MiB"
     spread = "p50 {p50:.0f}, p90 {p90:.0f}, p99 {p99:.0f}, max {max:.0f} ms ({samples} times)".format(**scraped["ms"])
-    return [(what, f"{spread}; {size}", "100 ms")]
+    return [(what, f"{spread}; {size}", "100 ms")] + [page_row(page) for page in one.get("pages", [])]
+
+
+def page_row(page):
+    spread = "p50 {p50:.0f}, p99 {p99:.0f}, max {max:.0f} ms ({samples} times)".format(**page["ms"])
+    return f"the same: `{page['path']}` of `muster web`", f"{spread}; {page['bytes'] / 2**10:.0f} KiB", "200 ms"
 
 
 def peer_rows(peers):
@@ -401,7 +407,7 @@ def say(what):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="10,000 agents only, and fewer repetitions")
-    parser.add_argument("--only", choices=["tls", "flood", "scrape"], help="only what TLS costs with 10,000 agents, a flood of connections, or scrapes of /metrics; a table of its own for each")
+    parser.add_argument("--only", choices=["tls", "flood", "scrape"], help="only what TLS costs with 10,000 agents, a flood of connections, or scrapes of /metrics and looks at the pages; a table of its own for each")
     parser.add_argument("--no-build", dest="build", action="store_false", help="the programs in target/release are built already")
     parser.add_argument("--out", type=pathlib.Path, default=RESULTS, help="folder of scale.json [bench/results]")
     parser.add_argument("--from", dest="read", type=pathlib.Path, help="measure nothing, take the figures of this scale.json")

@@ -7,8 +7,10 @@
 //! |---|---|
 //! | `door` | who may see the pages |
 //! | `asked` | what is asked of the coordinator |
+//! | `kept` | how often what takes long is asked |
 //! | `pages` | which address has which page |
 
 pub(crate) mod asked;
 pub(crate) mod door;
+pub(crate) mod kept;
 pub(crate) mod pages;

@@ -105,6 +105,7 @@
 //! | `apply` | acts on what was judged |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `resize` | does its generation give way to another |
+//! | `voluntary` | when a change is made that nothing forces |
 //! | `lifetime` | its deadlines |
 //! | `give_up` | a job gives room to one of higher priority |
 //! | `suspend` | a suspended job holds no nodes |
@@ -259,6 +260,7 @@ mod training_ranks;
 mod turn;
 mod unhealthy;
 pub mod view;
+mod voluntary;
 mod welcome;
 mod what_if;
 mod word;

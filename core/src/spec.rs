@@ -227,9 +227,13 @@ pub struct JobSpec {
     pub restart_policy: RestartPolicy,
     #[serde(with = "serde_period")]
     pub stop_grace_period: Duration,
-    /// How long a generation trains at least before it is stopped to make it larger.
-    #[serde(with = "serde_period")]
-    pub scale_up_cooldown: Duration,
+    /// How long a generation trains at least before it is stopped to make it larger. `None`: until a growth pays.
+    #[serde(
+        default,
+        with = "optional_period",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub scale_up_cooldown: Option<Duration>,
     /// The workers stop by themselves after they have heard nothing of the coordinator for this
     /// period. `None`: never.
     #[serde(
@@ -499,13 +503,10 @@ impl SpecDocument {
                 Duration::ZERO,
                 STOP_GRACE_MAX,
             ),
-            scale_up_cooldown: errors.period(
-                "spec.scaleUpCooldown",
-                self.scale_up_cooldown.as_deref(),
-                SCALE_UP_COOLDOWN,
-                Duration::ZERO,
-                period::LONGEST,
-            ),
+            scale_up_cooldown: self.scale_up_cooldown.as_deref().map(|own| {
+                let (path, least) = ("spec.scaleUpCooldown", Duration::ZERO);
+                errors.period(path, Some(own), least, least, period::LONGEST)
+            }),
             fence_after,
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),

@@ -16,6 +16,7 @@ use crate::{
     flood::Flood,
     identities,
     node::{Do, What},
+    pages::pages,
     scrape::scrapes,
     turns::{Turn, Turns},
 };
@@ -117,6 +118,10 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
         let scraped = scrapes(&coordinator, user.clone(), options.jobs, options.scrapes).await?;
         say(&format!("scraped: {scraped:?}"));
         found.scraped = Some(scraped);
+    }
+    if let Some(muster) = &options.muster {
+        found.pages = pages(muster, &coordinator, options.scrapes).await?;
+        say(&format!("pages: {:?}", found.pages));
     }
     if options.strangers > 0 {
         let flooded = flood(&coordinator, &mut fleet, &mut turns, user, options).await?;

@@ -71,6 +71,8 @@ pub(crate) struct Document {
     pub(crate) progress: Option<Rest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) scraped: Option<Scraped>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pages: Vec<Paged>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) flooded: Option<Flooded>,
     /// Milliseconds since a member's exit report was handed to its session, for each thing reached.
@@ -95,6 +97,18 @@ pub(crate) struct Scraped {
     /// Processor seconds of the coordinator per second meanwhile, heartbeats included.
     pub(crate) cores: f64,
     pub(crate) rss_mib: f64,
+}
+
+/// One page of `muster web`, read again and again.
+#[derive(Debug, Serialize)]
+pub(crate) struct Paged {
+    pub(crate) path: &'static str,
+    /// Of the last time.
+    pub(crate) bytes: usize,
+    /// Milliseconds of one page, with its connection.
+    pub(crate) ms: Option<Spread>,
+    /// Processor seconds of the coordinator per second meanwhile, heartbeats included.
+    pub(crate) cores: f64,
 }
 
 /// While strangers hold connections open.

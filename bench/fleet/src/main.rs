@@ -14,6 +14,8 @@
 //! | `identities` | a certificate for every node, for a coordinator that speaks TLS |
 //! | `flood` | strangers who open connections and say nothing |
 //! | `scrape` | what a scrape of `/metrics` costs |
+//! | `pages` | what the pages of `muster web` cost |
+//! | `http` | one request of either |
 //! | `course` | what is measured, in order |
 //! | `turns` | what the coordinator counts of its turns |
 //! | `figures` | medians, percentiles, the document |
@@ -31,8 +33,10 @@ mod course;
 mod figures;
 mod fleet;
 mod flood;
+mod http;
 mod identities;
 mod node;
+mod pages;
 mod scrape;
 mod turns;
 
@@ -80,6 +84,14 @@ struct Options {
     /// Scrapes of /metrics, after --jobs small jobs have started
     #[arg(long, value_name = "N", default_value_t = 0)]
     scrapes: usize,
+    /// The program whose pages (`muster web`) are read as often as --scrapes says
+    #[arg(
+        long,
+        value_name = "PATH",
+        requires = "scrapes",
+        conflicts_with = "tls"
+    )]
+    muster: Option<PathBuf>,
     /// Jobs of one node each, beside the large one, for the scrapes
     #[arg(long, value_name = "N", default_value_t = 1_000, requires = "scrapes")]
     jobs: usize,

@@ -8,15 +8,12 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use muster_proto::v1::{JobRef, JobSpec, SubmitRequest};
 use muster_rpc::{Address, dial, dial::Options as DialOptions};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::sleep,
-};
+use tokio::time::sleep;
 
 use crate::{
     coordinator::Coordinator,
     figures::{Scraped, Spread},
+    http,
 };
 
 /// Small jobs need a second or two to start. Anything slower is a failure worth reading about.
@@ -101,22 +98,11 @@ async fn submit(coordinator: &Address, user: DialOptions, jobs: usize) -> Result
 
 /// One scrape: how long it took, and the page.
 async fn scrape(address: SocketAddr) -> Result<(Duration, String)> {
-    let began = Instant::now();
-    let mut stream = TcpStream::connect(address)
-        .await
-        .context("connect to /metrics")?;
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    let took = began.elapsed();
-    let answer = String::from_utf8(answer).context("the page is text")?;
-    let (head, body) = answer
-        .split_once("\r\n\r\n")
-        .context("an answer has a head")?;
+    let (took, answer) = http::get(address, "/metrics", None).await?;
     ensure!(
-        head.starts_with("HTTP/1.1 200"),
-        "the scrape was answered with {head}"
+        answer.status == 200,
+        "the scrape was answered with {}",
+        answer.status
     );
-    Ok((took, body.to_owned()))
+    Ok((took, answer.body))
 }

@@ -159,7 +159,7 @@ pub(crate) struct Run {
     )]
     stop_grace_period: Option<String>,
 
-    /// How long the job trains before it grows onto a new node [default: 30s]
+    /// How long the job trains before it grows onto a new node [default: until that pays, 30s to 30m]
     #[arg(long, alias = "scale_up_cooldown", value_name = "PERIOD")]
     scale_up_cooldown: Option<String>,
 

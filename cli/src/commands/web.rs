@@ -72,6 +72,7 @@ pub(crate) async fn web(cx: &Context, args: Web) -> Result<(), Failure> {
         client,
         namespace: cx.globals.namespace.clone().unwrap_or_default(),
         door: Door::new(address.port()),
+        nodes: Arc::default(),
         used: Box::new(move |ticket| {
             if !quiet {
                 eprintln!(

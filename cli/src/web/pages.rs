@@ -11,12 +11,13 @@ use axum::{
     routing::get,
 };
 use muster_page::{Choice, Frame, waiting};
-use muster_proto::v1::JobRef;
+use muster_proto::v1::{JobRef, Node};
 use muster_rpc::credentials::now_us;
 
 use super::{
     asked::{self, Unanswered},
     door::{Door, Knock, Refusal},
+    kept::Kept,
 };
 use crate::{
     connect::Client,
@@ -31,6 +32,8 @@ pub(crate) struct Site {
     /// Only jobs and events of this namespace; empty: of all.
     pub(crate) namespace: String,
     pub(crate) door: Door,
+    /// All nodes, as they are shown together.
+    pub(crate) nodes: Arc<Kept<Node>>,
     /// Called with a new ticket when one was used.
     pub(crate) used: Box<dyn Fn(&str) + Send + Sync>,
 }
@@ -338,13 +341,14 @@ async fn queues_json(State(site): Shared) -> Result<Response, Unanswered> {
 }
 
 async fn nodes(State(site): Shared, uri: Uri, Query(asked): Asked) -> Result<Response, Unanswered> {
-    let nodes = asked::nodes(&site.client).await?;
-    Ok(html(muster_page::fleet(
-        site.frame(&uri),
-        &nodes,
-        &choice(&asked),
-    ))
-    .into_response())
+    let client = site.client.clone();
+    let found = site.nodes.get(async move { asked::nodes(&client).await });
+    let found = found.await?;
+    let frame = Frame {
+        now_us: found.as_of,
+        ..site.frame(&uri)
+    };
+    Ok(html(muster_page::fleet(frame, &found.list, &choice(&asked))).into_response())
 }
 
 async fn nodes_json(State(site): Shared) -> Result<Response, Unanswered> {

@@ -209,6 +209,10 @@ fn while_training(facts: Facts<'_>, generation: &GenerationRecord) -> Found {
         let waits = why_fewer(facts);
         waits.map(|(_, why)| format!("; {why}")).unwrap_or_default()
     };
+    let later = || {
+        let later = facts.live.later.as_ref();
+        later.map(|later| format!("; {later}")).unwrap_or_default()
+    };
     let apart = || {
         let other = worlds::other_worlds(facts, generation);
         other.map(|how| format!("; but {how}")).unwrap_or_default()
@@ -262,8 +266,9 @@ fn while_training(facts: Facts<'_>, generation: &GenerationRecord) -> Found {
         Found::training(Reason::Running, message)
     } else if have < wanted {
         let message = format!(
-            "{have} of {wanted} wanted {counted_as}{}{}",
+            "{have} of {wanted} wanted {counted_as}{}{}{}",
             waits(),
+            later(),
             apart()
         );
         Found {
@@ -276,7 +281,8 @@ fn while_training(facts: Facts<'_>, generation: &GenerationRecord) -> Found {
         );
         Found::training(Reason::Running, message)
     } else {
-        let message = format!("world {} on {on}{}", generation.world_size(), apart());
+        let world = generation.world_size();
+        let message = format!("world {world} on {on}{}{}", later(), apart());
         Found::training(Reason::Running, message)
     }
 }

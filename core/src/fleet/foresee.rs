@@ -20,7 +20,7 @@ use crate::{
         eligible::{self, Eligibility},
         expected_end::{self, ExpectedEnd, TimesTaken},
         held_back::HeldBack,
-        job::{Ending, JobRecord, Phase, Reason, Stage, Stopping, Why},
+        job::{Ending, GenerationRecord, JobRecord, Phase, Reason, Stage, Stopping, Why},
         job_turn::Facts,
         ledger::Ledger,
         live::Live,
@@ -34,7 +34,7 @@ use crate::{
         settle_order::{self, Rank},
         start_estimate::{Before, NoEstimate, Start},
         state::Fleet,
-        unhealthy,
+        unhealthy, voluntary,
         yields::Yields,
     },
     id::{JobUid, NodeName},
@@ -327,8 +327,11 @@ impl<'f> Foresight<'f> {
                 let Some(job) = self.jobs.get(uid).filter(|job| wants_more(job)) else {
                     return;
                 };
-                let since = job.training().and_then(|generation| generation.started_at);
-                let cooled_down = since.unwrap_or(self.now) + job.spec.scale_up_cooldown;
+                let training = job.training();
+                let since = training.and_then(|generation| generation.started_at);
+                let from = training.map_or(0, GenerationRecord::size);
+                let rest = voluntary::rest(job, from, job.replicas).0;
+                let cooled_down = since.unwrap_or(self.now) + rest;
                 match cooled_down > self.now {
                     true => self.due_at(cooled_down, Happens::MayGrow, uid),
                     false => drop(self.asking.insert(uid.clone())),
@@ -537,7 +540,8 @@ impl<'f> Foresight<'f> {
         job.start_generation(self.now);
         self.asking.remove(&job.uid);
         if wants_more(job) {
-            let cooled_down = self.now + job.spec.scale_up_cooldown;
+            let from = job.training().map_or(0, GenerationRecord::size);
+            let cooled_down = self.now + voluntary::rest(job, from, job.replicas).0;
             self.due_at(cooled_down, Happens::MayGrow, &job.uid);
         }
         self.follow(job);

@@ -11,7 +11,7 @@ use crate::{
     id::{JobUid, NodeName, SessionId},
     node_report::NodeReport,
     period,
-    run::{LauncherReport, LauncherState, RunReport},
+    run::{LauncherReport, LauncherState, RunId, RunReport},
     stacks::RankStack,
     time::Timestamp,
 };
@@ -108,6 +108,15 @@ impl Fleet {
             run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over())
         });
         let mut touched = BTreeSet::new();
+        let saved = |(id, run): (&RunId, &RunReport)| Some((id.clone(), run.checkpoint?));
+        let saves = next.iter().filter_map(saved);
+        let awaited: BTreeSet<RunId> = saves
+            .filter(|(id, saved)| {
+                let live = self.live.get_mut(&id.job);
+                live.is_some_and(|live| live.saves.hear(id.generation, *saved, scratch.now))
+            })
+            .map(|(id, _)| id)
+            .collect();
         for (id, run) in &next {
             match node.runs.get(id) {
                 Some(before) if before == run => {}
@@ -118,7 +127,7 @@ impl Fleet {
                     // A rank that pauses is no news. A node on which nothing moves is, and the end of that, and a rank there that
                     // begins to work.
                     let stands = before.busy_in_standstill() != run.busy_in_standstill();
-                    if stands || before.look() != run.look() {
+                    if stands || before.look() != run.look() || awaited.contains(id) {
                         touched.insert(id.job.clone());
                     }
                 }

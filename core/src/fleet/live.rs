@@ -2,7 +2,16 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::{fleet::shortage::Shortage, id::NodeName, slow, stall::Watch, time::Timestamp};
+use crate::{
+    fleet::{
+        shortage::Shortage,
+        voluntary::{Later, Saves},
+    },
+    id::NodeName,
+    slow,
+    stall::Watch,
+    time::Timestamp,
+};
 
 #[derive(Debug, Default)]
 pub(crate) struct Live {
@@ -17,12 +26,17 @@ pub(crate) struct Live {
     pub prewarm_asked: BTreeSet<NodeName>,
     /// The asked nodes that the job now waits for.
     pub prewarm_awaited: BTreeSet<NodeName>,
+    /// The asked nodes that are ready for the job, which waits for something else.
+    pub prewarm_ready: BTreeSet<NodeName>,
     /// Since when the job could begin, and waits for more of its pods.
     pub pods_since: Option<Timestamp>,
     /// What the job lacks to become smaller, as a user asked.
     pub cannot_shrink: Option<String>,
     /// The rank that has ended well, because of which the job keeps its size to the end.
     pub ends: Option<String>,
+    /// What a change waits for that the job would make.
+    pub later: Option<Later>,
+    pub saves: Saves,
     /// Why the job has too few nodes. `None`: it has enough, or nothing is known.
     pub shortage: Option<Shortage>,
     /// What was last told of it, since the job has too few.

@@ -5,7 +5,7 @@
 //! None of this is stored, so a coordinator that restarts asks again. If placement chooses other
 //! nodes before all are ready, those are asked instead.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     container::START_MAX,
@@ -94,13 +94,21 @@ impl JobTurn<'_> {
         }
         self.wake(until);
         // The nodes that are ready stay so until the others are.
-        let live = &mut *self.live;
-        live.prewarm_awaited = gang
-            .iter()
-            .map(|member| member.node.clone())
-            .filter(|node| live.prewarm_asked.contains(node))
-            .collect();
+        self.live.prewarm_awaited = self.asked_of(gang);
         Readiness::Awaited
+    }
+
+    /// The nodes of `gang` that are ready stay so until the job has come.
+    pub(crate) fn keep_prewarmed(&mut self, gang: &[Member]) {
+        self.live.prewarm_ready = self.asked_of(gang);
+    }
+
+    fn asked_of(&self, gang: &[Member]) -> BTreeSet<NodeName> {
+        let nodes = gang.iter().map(|member| &member.node);
+        nodes
+            .filter(|node| self.live.prewarm_asked.contains(*node))
+            .cloned()
+            .collect()
     }
 
     /// Avoids nodes that have said why they cannot start the job.
@@ -151,7 +159,7 @@ impl JobTurn<'_> {
     /// Withdraws what was asked of nodes for this job and is not wanted any more.
     pub(crate) fn end_prewarm(&mut self) {
         let live = &mut *self.live;
-        let kept = live.prewarm_awaited.clone();
+        let kept = &live.prewarm_awaited | &live.prewarm_ready;
         for name in std::mem::replace(&mut live.prewarm_asked, kept.clone()).difference(&kept) {
             if let Some(node) = self.nodes.get_mut(name) {
                 node.prewarm.remove(self.uid);

@@ -14,6 +14,7 @@ use crate::{
         receipt::{Cause, Incident},
         rules::{self, Ruling},
         slow, unhealthy,
+        voluntary::{self, Later, Waits},
         worker_pod::is_pod,
     },
     health::TERMINATION_NOTICE,
@@ -33,8 +34,8 @@ const SLOW_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum Resize {
     Keep,
-    /// The generation is kept, and looked at again at this moment.
-    KeepUntil(Timestamp),
+    /// The generation is kept for now.
+    KeepUntil(Later),
     /// A rank has ended well, so the others are about to, and what they still write would be lost.
     /// The text names the rank.
     KeepForEnd(String),
@@ -59,12 +60,15 @@ impl JobTurn<'_> {
     /// the joining nodes are ready, or have had their time for that.
     pub(crate) fn resize(&mut self) {
         self.wake_when_unavoided();
-        (self.live.cannot_shrink, self.live.ends) = (None, None);
+        (self.live.cannot_shrink, self.live.ends, self.live.later) = (None, None, None);
         loop {
             let wanted = wanted(self.facts());
             let gang = match &wanted {
-                Resize::Keep => return self.ask_again_about_slow(),
-                Resize::KeepUntil(at) => return self.wake(*at),
+                Resize::Keep => {
+                    self.live.saves.forget_wait();
+                    return self.ask_again_about_slow();
+                }
+                Resize::KeepUntil(later) => return self.put_off(later.clone()),
                 Resize::CannotShrink(shortfall) => {
                     self.live.cannot_shrink = Some(shortfall.clone());
                     return;
@@ -79,12 +83,28 @@ impl JobTurn<'_> {
                 }
             };
             match gang.map_or(Readiness::Ready, |gang| self.prewarm(gang)) {
-                Readiness::Ready => return self.give_way(&wanted),
+                Readiness::Ready => {
+                    let gang = gang.filter(|_| !self.live.scaled);
+                    let later = gang.and_then(|_| self.live.saves.wait(self.job, self.now));
+                    return match (later, gang) {
+                        (Some(later), Some(gang)) => {
+                            self.keep_prewarmed(gang);
+                            self.put_off(later);
+                        }
+                        _ => self.give_way(&wanted),
+                    };
+                }
                 Readiness::Awaited => return,
                 // The nodes that refused are avoided from now on, so placement will choose others.
                 Readiness::Refused => {}
             }
         }
+    }
+
+    /// The generation is kept, and looked at again then.
+    fn put_off(&mut self, later: Later) {
+        self.wake(later.at);
+        self.live.later = Some(later);
     }
 
     /// A job must be woken when it stops avoiding a node, because no message reports that.
@@ -190,7 +210,9 @@ fn wanted(facts: Facts<'_>) -> Resize {
     }
     if facts.is_listening() {
         // The next generation could not be opened yet. Until then this one may as well train.
-        return Resize::KeepUntil(facts.presence.listen_until);
+        let at = facts.presence.listen_until;
+        let why = Waits::Listens;
+        return Resize::KeepUntil(Later { at, why });
     }
     let (have, wanted) = (generation.size(), job.replicas);
     let ended = generation::ended_well(facts.nodes, facts.uid, generation);
@@ -226,11 +248,12 @@ fn wanted(facts: Facts<'_>) -> Resize {
     let Placement::Gang(gang) = placed else {
         return Resize::Keep;
     };
-    let cooled_down =
-        generation.started_at.unwrap_or(generation.opened) + job.spec.scale_up_cooldown;
+    // A user who scales a job waits for nothing.
+    let of_itself = !facts.live.scaled;
+    let moving = || voluntary::moving(job, generation, facts.now).filter(|_| of_itself);
     if let Some((node, why)) = ailing.filter(|_| size(&gang) >= have) {
-        if !facts.live.scaled && facts.now < cooled_down {
-            return Resize::KeepUntil(cooled_down);
+        if let Some(later) = moving() {
+            return Resize::KeepUntil(later);
         }
         let message = format!("moving off what is unhealthy on {node} ({why})");
         return Resize::Move(gang, node, message);
@@ -239,8 +262,8 @@ fn wanted(facts: Facts<'_>) -> Resize {
         && let Some(gang) = place_without(facts, slow)
         && size(&gang) >= have
     {
-        if !facts.live.scaled && facts.now < cooled_down {
-            return Resize::KeepUntil(cooled_down);
+        if let Some(later) = moving() {
+            return Resize::KeepUntil(later);
         }
         let ranks: Vec<String> = slow.ranks.iter().map(SlowRank::sentence).collect();
         let message = format!("leaving what is slow: {}", ranks.join("; "));
@@ -249,11 +272,11 @@ fn wanted(facts: Facts<'_>) -> Resize {
     if size(&gang) <= have || !is_growth(facts, generation, &gang) {
         return Resize::Keep;
     }
-    let in_cooldown = !facts.live.scaled && facts.now < cooled_down;
-    if in_cooldown {
-        return Resize::KeepUntil(cooled_down);
+    let later = voluntary::growth(job, generation, size(&gang), facts.now);
+    match later.filter(|_| of_itself) {
+        Some(later) => Resize::KeepUntil(later),
+        None => Resize::Grow(gang),
     }
-    Resize::Grow(gang)
 }
 
 /// The gang that there is without the nodes of slow ranks, and those that it has left before.

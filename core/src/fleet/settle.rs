@@ -181,6 +181,7 @@ impl JobTurn<'_> {
     fn settle(&mut self) {
         (self.live.wake, self.live.has_all_it_wants) = (None, false);
         self.live.prewarm_awaited.clear();
+        self.live.prewarm_ready.clear();
         if self.step()
             && let Some(kept) = keep_time::keep_time(self.facts())
         {

@@ -81,6 +81,7 @@ mod suspend;
 mod time_account;
 mod too_large;
 mod unhealthy;
+mod voluntary;
 mod word;
 pub(super) mod worker_pods;
 mod worlds;

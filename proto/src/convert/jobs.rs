@@ -249,7 +249,7 @@ pub fn checked_document(spec: &JobSpec) -> SpecDocument {
             max_same_failures: Some(spec.restart_policy.max_same_failures.into()),
         }),
         stop_grace_period: Some(period::format(spec.stop_grace_period)),
-        scale_up_cooldown: Some(period::format(spec.scale_up_cooldown)),
+        scale_up_cooldown: spec.scale_up_cooldown.map(period::format),
         fence_after: spec.fence_after.map(period::format),
         progress: Some(progress_name(spec.progress).into()),
         launch: Some(spec.launch.name().into()),

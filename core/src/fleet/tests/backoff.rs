@@ -5,7 +5,7 @@ use crate::{run::CheckpointReport, spec::RestartPolicyDocument};
 
 impl Bench {
     /// The job's nodes watch its checkpoints, and say whether one was saved.
-    fn watches(&mut self, job: &str, saved: bool) {
+    pub(super) fn watches(&mut self, job: &str, saved: bool) {
         let (uid, now) = (self.job(job).uid.clone(), self.now);
         let generation = self.job(job).current.clone().unwrap();
         for member in &generation.members {

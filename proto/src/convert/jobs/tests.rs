@@ -323,7 +323,7 @@ fn checked_specs() -> impl Strategy<Value = JobSpec> {
                 max_same_failures: 5,
             },
             stop_grace_period: Duration::from_millis(rest.2),
-            scale_up_cooldown: Duration::from_millis(rest.3),
+            scale_up_cooldown: rest.4.then(|| Duration::from_millis(rest.3)),
             fence_after: rest.4.then(|| Duration::from_millis(10_000 + rest.3)),
             progress: if rest.4 {
                 Progress::Independent

@@ -1,7 +1,7 @@
 //! What a coordinator may decide. Each change that it commits is compared with what was stored
 //! before.
 
-use muster_core::fleet::job::Reason;
+use muster_core::{fleet::job::Reason, spec::SCALE_UP_COOLDOWN};
 
 use super::{roles::no_multiple, *};
 
@@ -165,7 +165,8 @@ fn within_limits(judge: &Judge, before: &JobRecord, job: &JobRecord) -> Broken {
         .as_ref()
         .filter(|current| Some(current.number) == grows.from)?
         .started_at?;
-    let soon = judge.now < formed + job.spec.scale_up_cooldown;
+    let own = job.spec.scale_up_cooldown;
+    let soon = judge.now < formed + own.unwrap_or(SCALE_UP_COOLDOWN);
     soon.then(|| {
         (
             "I10",

@@ -30,6 +30,7 @@
 //! | `eligible` | whether a job may start: the jobs that it waits for, and its time |
 //! | `held_back` | what keeps a job from starting wherever there is room |
 //! | `shortage` | what a job with too few nodes lacks, as one word |
+//! | `voluntary` | when a change is made that nothing forces |
 //! | `live` | what is known of a job and not stored |
 //! | `yields` | what a job gives up for one of higher priority |
 //! | `input` | what a turn takes in |
@@ -105,7 +106,6 @@
 //! | `apply` | acts on what was judged |
 //! | `prewarm` | nodes that are to join get a launcher ready first |
 //! | `resize` | does its generation give way to another |
-//! | `voluntary` | when a change is made that nothing forces |
 //! | `lifetime` | its deadlines |
 //! | `give_up` | a job gives room to one of higher priority |
 //! | `suspend` | a suspended job holds no nodes |

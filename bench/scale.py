@@ -354,7 +354,7 @@ def scrape_rows(one):
 
 def page_row(page):
     spread = "p50 {p50:.0f}, p99 {p99:.0f}, max {max:.0f} ms ({samples} times)".format(**page["ms"])
-    return f"the same: `{page['path']}` of `muster web`", f"{spread}; {page['bytes'] / 2**10:.0f} KiB", "200 ms"
+    return f"the same: `{page['path']}` of `muster web`", f"first {page['first_ms']:.0f}, {spread}; {page['bytes'] / 2**10:.0f} KiB", "200 ms"
 
 
 def peer_rows(peers):

@@ -27,6 +27,11 @@ use crate::host::RunnerHost;
 /// The time between looks. A checkpoint takes longer to train than this, and a look at a file
 /// server costs it a few calls.
 const EVERY: Duration = Duration::from_secs(10);
+/// The looks in a row at which something has changed, before that is told although it goes on.
+const WRITES_MAX: u32 = 6;
+
+/// Files, each with what changes when it is written.
+type Files = BTreeMap<PathBuf, u64>;
 
 /// The watches of all runs that may train.
 #[derive(Debug, Default)]
@@ -101,23 +106,87 @@ impl Checkpoints {
 }
 
 fn watch(
-    look: impl Fn() -> Option<BTreeMap<PathBuf, u64>>,
+    look: impl Fn() -> Option<Files>,
     stopped: &mpsc::Receiver<()>,
     say: impl Fn(Timestamp) -> bool,
 ) {
-    let mut before = look();
+    let mut seen = Seen {
+        before: look(),
+        ..Seen::default()
+    };
     while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-        let Some(now) = look() else {
+        let Some(files) = look() else {
             continue;
         };
-        // A file that only went away is no progress: old checkpoints are often removed.
-        let changed = before.as_ref().is_some_and(|before| {
-            now.iter()
-                .any(|(path, state)| before.get(path) != Some(state))
-        });
-        if changed && !say(Timestamp(Clock::Boot.now_us())) {
+        let saved = seen.look(files, Timestamp(Clock::Boot.now_us()));
+        if saved.is_some_and(|at| !say(at)) {
             return;
         }
-        before = Some(now);
+    }
+}
+
+/// What the files of a job's pattern were when they were last looked at.
+#[derive(Debug, Default)]
+struct Seen {
+    before: Option<Files>,
+    /// When they changed, if that was not told.
+    changed: Option<Timestamp>,
+    /// At how many looks in a row.
+    looks: u32,
+}
+
+impl Seen {
+    /// When a save was made that is over now. What is still being written is no save yet; some write all the time.
+    fn look(&mut self, files: Files, now: Timestamp) -> Option<Timestamp> {
+        // A file that only went away is no progress: old checkpoints are often removed.
+        let changes = self.before.as_ref().is_some_and(|before| {
+            let mut files = files.iter();
+            files.any(|(path, state)| before.get(path) != Some(state))
+        });
+        self.before = Some(files);
+        if changes {
+            (self.changed, self.looks) = (Some(now), self.looks + 1);
+        }
+        if changes && self.looks < WRITES_MAX {
+            return None;
+        }
+        self.looks = 0;
+        self.changed.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When saves were told, if the only file is this at looks that are a second apart.
+    fn told(states: &[Option<u64>]) -> Vec<(u64, u64)> {
+        let mut seen = Seen::default();
+        let mut told = Vec::new();
+        for (second, state) in (0..).zip(states) {
+            let files = state.map(|state| (PathBuf::from("model.pt"), state));
+            let saved = seen.look(files.into_iter().collect(), Timestamp(second));
+            told.extend(saved.map(|at| (second, at.0)));
+        }
+        told
+    }
+
+    #[test]
+    fn a_save_is_told_when_it_is_over() {
+        assert_eq!(
+            told(&[Some(1), Some(1), Some(1)]),
+            [],
+            "it was there before"
+        );
+        assert_eq!(told(&[None, Some(1), Some(1), Some(1)]), [(2, 1)]);
+        let grows = [Some(1), Some(2), Some(3), Some(3), Some(3)];
+        assert_eq!(told(&grows), [(3, 2)], "it was written until then");
+        assert_eq!(told(&[Some(1), None, None]), [], "it was removed");
+    }
+
+    #[test]
+    fn who_writes_all_the_time_saves_too() {
+        let writes: Vec<Option<u64>> = (0..14).map(Some).collect();
+        assert_eq!(told(&writes), [(6, 6), (12, 12)]);
     }
 }

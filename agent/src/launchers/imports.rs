@@ -53,14 +53,19 @@ impl Imports {
         }
     }
 
+    /// Whether the launcher was asked for nothing yet.
+    fn is_askable(&self) -> bool {
+        !self.sure && !self.under_way && self.known.is_empty()
+    }
+
     /// Notes that the launcher is asked for what every run of the script imports. False if it was
     /// asked for anything before.
     fn ask_sure(&mut self) -> bool {
-        if self.sure || self.under_way || !self.known.is_empty() {
-            return false;
+        let asks = self.is_askable();
+        if asks {
+            (self.sure, self.under_way) = (true, true);
         }
-        (self.sure, self.under_way) = (true, true);
-        true
+        asks
     }
 
     /// Notes what the launcher has imported ahead now.
@@ -154,6 +159,15 @@ impl Launchers {
         let kept = self.kept(job)?;
         let told = kept.imports.begun(generation, list_of)?;
         Some((kept.launcher.clone(), told))
+    }
+
+    /// Jobs whose launchers were asked for no imports yet.
+    pub(crate) fn askable(&self) -> BTreeSet<JobUid> {
+        let askable = |(job, slot): (&JobUid, &Slot)| match slot {
+            Slot::Ready(kept) if kept.imports.is_askable() => Some(job.clone()),
+            _ => None,
+        };
+        self.slots.iter().filter_map(askable).collect()
     }
 
     /// Notes that the job's launcher is asked for what every run of the script imports. None if it

@@ -115,6 +115,7 @@ impl Supervisor {
             starting,
             prewarm: &prewarm,
             launchers: &self.launchers.jobs(),
+            askable: &self.launchers.askable(),
             spare,
         };
         let plan = launcher::plan(now, &held);
@@ -350,9 +351,6 @@ impl Supervisor {
 
     /// Has a launcher import what every run of the script imports, for the generation after this.
     fn import_sure(&mut self, run: &RunId) {
-        if self.lane(run) != Lane::Fork {
-            return;
-        }
         let assignment = self.wanted.get(&run.job).filter(|a| a.run == *run);
         let Some(assignment) = assignment.cloned() else {
             return;

@@ -105,6 +105,8 @@ pub(crate) struct Paged {
     pub(crate) path: &'static str,
     /// Of the last time.
     pub(crate) bytes: usize,
+    /// Milliseconds of the first look.
+    pub(crate) first_ms: f64,
     /// Milliseconds of one page, with its connection.
     pub(crate) ms: Option<Spread>,
     /// Processor seconds of the coordinator per second meanwhile, heartbeats included.

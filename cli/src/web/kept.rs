@@ -9,11 +9,12 @@ use std::{
 
 use muster_rpc::credentials::now_us;
 
-/// It is asked for during a tenth of the time at most.
+/// It is asked for during a tenth of the time at most, if that makes it no older than `YOUNG`.
 const SHARE: u32 = 10;
-/// Nobody waits for a list that takes as long as this, if there is one that is not older than `OLD`.
+const YOUNG: Duration = Duration::from_secs(15);
+/// A list that takes this long is asked for in the background, unless the known one is older than `OLD`.
 const LONG: Duration = Duration::from_millis(150);
-const OLD: Duration = Duration::from_secs(60);
+const OLD: Duration = Duration::from_secs(30);
 
 /// The newest answer, and whoever asks for the next.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
             .as_ref()
             .map(|found| (found.asked.elapsed(), found.took));
         match (known, age) {
-            (Some(found), Some((age, took))) if age < took * SHARE => Ok(found),
+            (Some(found), Some((age, took))) if age < (took * SHARE).min(YOUNG) => Ok(found),
             (Some(found), Some((age, took))) if took >= LONG && age < OLD => {
                 let kept = self.clone();
                 // Whoever asks already brings the answer for all.
@@ -74,7 +75,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
             }
             _ => {
                 let _asks = self.asking.lock().await;
-                // The answer for whom this one waited is for all.
+                // Whoever asked before has brought an answer for all.
                 let newer = self.known().filter(|found| Some(found.asked) != asked);
                 match newer {
                     Some(found) => Ok(found),

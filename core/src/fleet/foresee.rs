@@ -5,7 +5,7 @@
 //! that wait may start earlier. A job that would start here holds its nodes until its own expected end, or for ever. Workers that are being
 //! stopped count as stopped, and an elastic job that has fewer nodes than it wants grows, as it would.
 //!
-//! Nobody gives up nodes for others, nodes stay as they are, no job comes, and no generation breaks. Only the first that wait are
+//! Nobody gives up nodes for others or waits for a save, nodes stay as they are, no job comes, and no generation breaks. Only the first that wait are
 //! looked at, and only so many ends.
 
 use std::{
@@ -463,6 +463,15 @@ impl<'f> Foresight<'f> {
                 let stays = |node| gang.iter().any(|member| &member.node == node);
                 let grows = size(&gang) > before.size();
                 if !grows || !before.iter().all(|member| stays(&member.node)) {
+                    return false;
+                }
+                // It was asked at once for what it would pay for soonest.
+                let since = job.training().and_then(|generation| generation.started_at);
+                let rest = voluntary::rest(job, before.size(), size(&gang)).0;
+                let pays_at = since.unwrap_or(self.now) + rest;
+                if pays_at > self.now {
+                    self.asking.remove(&job.uid);
+                    self.due_at(pays_at, Happens::MayGrow, &job.uid);
                     return false;
                 }
                 self.give(job, gang);

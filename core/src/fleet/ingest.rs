@@ -11,7 +11,7 @@ use crate::{
     id::{JobUid, NodeName, SessionId},
     node_report::NodeReport,
     period,
-    run::{LauncherReport, LauncherState, RunId, RunReport},
+    run::{LauncherReport, LauncherState, RunReport},
     stacks::RankStack,
     time::Timestamp,
 };
@@ -108,15 +108,15 @@ impl Fleet {
             run.phase.is_over() && node.runs.get(id).is_none_or(|old| !old.phase.is_over())
         });
         let mut touched = BTreeSet::new();
-        let saved = |(id, run): (&RunId, &RunReport)| Some((id.clone(), run.checkpoint?));
-        let saves = next.iter().filter_map(saved);
-        let awaited: BTreeSet<RunId> = saves
-            .filter(|(id, saved)| {
-                let live = self.live.get_mut(&id.job);
-                live.is_some_and(|live| live.saves.hear(id.generation, *saved, scratch.now))
-            })
-            .map(|(id, _)| id)
-            .collect();
+        let mut awaited = BTreeSet::new();
+        for (id, run) in &next {
+            let live = self.live.get_mut(&id.job);
+            if let (Some(live), Some(saved)) = (live, run.checkpoint)
+                && live.saves.hear(id.generation, saved)
+            {
+                awaited.insert(id.clone());
+            }
+        }
         for (id, run) in &next {
             match node.runs.get(id) {
                 Some(before) if before == run => {}

@@ -98,9 +98,14 @@ impl JobTurn<'_> {
         Readiness::Awaited
     }
 
-    /// The nodes of `gang` that are ready stay so until the job has come.
+    /// The nodes of `gang` stay ready until the job uses them, or another job does.
     pub(crate) fn keep_prewarmed(&mut self, gang: &[Member]) {
         self.live.prewarm_ready = self.asked_of(gang);
+        for name in &self.live.prewarm_ready {
+            let node = self.nodes.get_mut(name);
+            let asked = node.and_then(|node| node.prewarm.get_mut(self.uid));
+            asked.into_iter().for_each(|asked| asked.gives_way = true);
+        }
     }
 
     fn asked_of(&self, gang: &[Member]) -> BTreeSet<NodeName> {
@@ -149,6 +154,7 @@ impl JobTurn<'_> {
                 since,
                 gpus: member.gpus.clone(),
                 profile: profile.clone(),
+                gives_way: false,
             },
         );
         self.scratch.changes.publish.insert(member.node.clone());
@@ -180,6 +186,7 @@ fn is_taken(facts: Facts<'_>, member: &Member) -> bool {
         return true;
     };
     let others = node.prewarm.iter().filter(|(other, _)| *other != facts.uid);
+    let others = others.filter(|(_, asked)| !asked.gives_way);
     others.for_each(|(_, asked)| room.reserve(&asked.gpus));
     !room.fits(&member.gpus)
 }

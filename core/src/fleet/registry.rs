@@ -41,6 +41,8 @@ pub(crate) struct Prewarm {
     pub since: Timestamp,
     pub gpus: Vec<String>,
     pub profile: Profile,
+    /// The job is not about to come: it waits for something else, and another may come before it.
+    pub gives_way: bool,
 }
 
 /// A cordon that something forbids.

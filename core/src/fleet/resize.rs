@@ -14,7 +14,7 @@ use crate::{
         receipt::{Cause, Incident},
         rules::{self, Ruling},
         slow, unhealthy,
-        voluntary::{self, Later, Waits},
+        voluntary::{self, Later},
         worker_pod::is_pod,
     },
     health::TERMINATION_NOTICE,
@@ -34,8 +34,10 @@ const SLOW_AGAIN: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum Resize {
     Keep,
-    /// The generation is kept for now.
-    KeepUntil(Later),
+    /// The generation is kept, and looked at again at this moment.
+    KeepUntil(Timestamp),
+    /// The generation is kept for now, although it will change.
+    PutOff(Later),
     /// A rank has ended well, so the others are about to, and what they still write would be lost.
     /// The text names the rank.
     KeepForEnd(String),
@@ -65,10 +67,17 @@ impl JobTurn<'_> {
             let wanted = wanted(self.facts());
             let gang = match &wanted {
                 Resize::Keep => {
-                    self.live.saves.forget_wait();
+                    // A silence that passes is no change of mind.
+                    if self.live.condition.is_sound() {
+                        self.live.saves.forget_wait();
+                    }
                     return self.ask_again_about_slow();
                 }
-                Resize::KeepUntil(later) => return self.put_off(later.clone()),
+                Resize::KeepUntil(at) => return self.wake(*at),
+                Resize::PutOff(later) => {
+                    self.live.saves.forget_wait();
+                    return self.put_off(later.clone());
+                }
                 Resize::CannotShrink(shortfall) => {
                     self.live.cannot_shrink = Some(shortfall.clone());
                     return;
@@ -152,6 +161,7 @@ impl JobTurn<'_> {
         let (cause, message) = match to {
             Resize::Keep
             | Resize::KeepUntil(_)
+            | Resize::PutOff(_)
             | Resize::KeepForEnd(_)
             | Resize::CannotShrink(_) => return,
             Resize::Shrink(wanted) => (
@@ -210,9 +220,7 @@ fn wanted(facts: Facts<'_>) -> Resize {
     }
     if facts.is_listening() {
         // The next generation could not be opened yet. Until then this one may as well train.
-        let at = facts.presence.listen_until;
-        let why = Waits::Listens;
-        return Resize::KeepUntil(Later { at, why });
+        return Resize::KeepUntil(facts.presence.listen_until);
     }
     let (have, wanted) = (generation.size(), job.replicas);
     let ended = generation::ended_well(facts.nodes, facts.uid, generation);
@@ -253,7 +261,7 @@ fn wanted(facts: Facts<'_>) -> Resize {
     let moving = || voluntary::moving(job, generation, facts.now).filter(|_| of_itself);
     if let Some((node, why)) = ailing.filter(|_| size(&gang) >= have) {
         if let Some(later) = moving() {
-            return Resize::KeepUntil(later);
+            return Resize::PutOff(later);
         }
         let message = format!("moving off what is unhealthy on {node} ({why})");
         return Resize::Move(gang, node, message);
@@ -263,7 +271,7 @@ fn wanted(facts: Facts<'_>) -> Resize {
         && size(&gang) >= have
     {
         if let Some(later) = moving() {
-            return Resize::KeepUntil(later);
+            return Resize::PutOff(later);
         }
         let ranks: Vec<String> = slow.ranks.iter().map(SlowRank::sentence).collect();
         let message = format!("leaving what is slow: {}", ranks.join("; "));
@@ -274,7 +282,7 @@ fn wanted(facts: Facts<'_>) -> Resize {
     }
     let later = voluntary::growth(job, generation, size(&gang), facts.now);
     match later.filter(|_| of_itself) {
-        Some(later) => Resize::KeepUntil(later),
+        Some(later) => Resize::PutOff(later),
         None => Resize::Grow(gang),
     }
 }

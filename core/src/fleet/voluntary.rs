@@ -22,10 +22,12 @@ use crate::{
 pub(crate) const PAYS_MAX: Duration = Duration::from_secs(1800);
 /// The longest time that a change waits for a save.
 pub(crate) const SAVE_MAX: Duration = Duration::from_secs(600);
-/// A save that was noticed so long ago has just been made: agents look every 10 s.
-const JUST_SAVED: Duration = Duration::from_secs(15);
+/// A save of which no more was seen has just been made: agents look every 10 s, and tell when they saw no change once.
+const JUST_SAVED: Duration = Duration::from_secs(30);
+/// Looks at files are further apart than this, and one save that is told again is nearer: its time is reckoned anew in each report.
+const ANOTHER: Duration = Duration::from_secs(5);
 
-/// What a change waits for, and until when at the latest.
+/// Why a change is put off, and until when at the latest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Later {
     pub at: Timestamp,
@@ -34,24 +36,21 @@ pub(crate) struct Later {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// Coordinators that have just started listen first.
-    Listens,
     /// The generation has not trained for long enough.
     CoolDown,
-    /// It has not trained for as long as the growth needs to gain what it costs.
-    Pays { cost: Duration, from: u32, to: u32 },
+    /// It has not trained for as long as the growth needs to gain what it costs: so long without a step.
+    Pays(Duration),
     /// The next save.
     Save,
 }
 
-/// What is known of the saves of a job's newest generation.
+/// What is known of the saves of a job's newest generation. All times are on the coordinator's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Saves {
     of: Generation,
-    /// The newest, on its node's clock.
     newest: Option<Timestamp>,
-    /// When it was noticed. None: it was there before this coordinator looked.
-    noticed: Option<Timestamp>,
+    /// The one before.
+    before: Option<Timestamp>,
     /// Since when a change waits for the next.
     waits_since: Option<Timestamp>,
 }
@@ -83,7 +82,7 @@ pub(crate) fn moving(
 }
 
 /// How long a generation of `from` trains at least before it grows to `to`: as the job says, else until the growth
-/// would have gained what it costs. If the next change comes as soon again, it has then cost no more than it gained.
+/// would have gained what it costs. If the next change comes after the same time, this one has at least paid for itself.
 pub(crate) fn rest(job: &JobRecord, from: u32, to: u32) -> (Duration, Waits) {
     if let Some(own) = job.spec.scale_up_cooldown {
         return (own, Waits::CoolDown);
@@ -91,42 +90,54 @@ pub(crate) fn rest(job: &JobRecord, from: u32, to: u32) -> (Duration, Waits) {
     let cost = cost(job).unwrap_or_default();
     let pays = cost * from / to.saturating_sub(from).max(1);
     match pays > SCALE_UP_COOLDOWN {
-        true => (pays.min(PAYS_MAX), Waits::Pays { cost, from, to }),
+        true => (pays.min(PAYS_MAX), Waits::Pays(cost)),
         false => (SCALE_UP_COOLDOWN, Waits::CoolDown),
     }
 }
 
-/// How long all members made no step when this job was last formed anew: as planned, if that was seen, else after a failure,
-/// else at its start. None: nothing was measured yet.
+/// How long all members make no step when this job is formed anew: the least that was measured of planned changes, else after
+/// failures, else at its start. The least, because some waited for more than the change itself. None: nothing was measured yet.
 fn cost(job: &JobRecord) -> Option<Duration> {
+    use Cause::*;
     let kind = |incident: &Incident| match incident.cause {
-        Cause::FirstStart => 0,
-        cause if cause.is_failure() => 1,
-        _ => 2,
+        // The time in which it held nothing belongs to none.
+        Preempted | Suspended | Resumed | NodeDeleted | StoreAccepted => None,
+        FirstStart => Some(2),
+        cause if cause.is_failure() => Some(1),
+        _ => Some(0),
     };
-    let whole = |incident: &&Incident| incident.restarted_ranks.is_empty();
-    let measured = job.incidents.iter().filter(whole).filter_map(|incident| {
-        let took = incident.total()?.saturating_sub(incident.waited);
-        Some((kind(incident), took))
+    let measured = job.incidents.iter().filter_map(|incident| {
+        let kind = kind(incident).filter(|_| incident.restarted_ranks.is_empty())?;
+        let took = match incident.cause {
+            // It may have waited for hours until it could begin.
+            FirstStart => {
+                let begins = incident.first_step_at.or(incident.joined_at)?;
+                begins.since(incident.decided_at?)
+            }
+            _ => incident.total()?.saturating_sub(incident.waited),
+        };
+        // Of a generation that made no step it is only known when its ranks had joined.
+        Some((incident.first_step_at.is_none(), kind, took))
     });
-    // The last of the best kind.
-    measured.max_by_key(|(kind, _)| *kind).map(|(_, took)| took)
+    measured.min().map(|(.., took)| took)
 }
 
 impl Saves {
     /// Notes what a member says of a generation's saves. True: a change waits for this.
-    pub(crate) fn hear(&mut self, of: Generation, saved: CheckpointReport, now: Timestamp) -> bool {
+    pub(crate) fn hear(&mut self, of: Generation, saved: CheckpointReport) -> bool {
         if of > self.of {
             *self = Self {
                 of,
-                newest: saved.saved_at,
                 ..Self::default()
             };
         }
-        if of < self.of || saved.saved_at <= self.newest {
+        let Some(saved) = saved.saved_at.filter(|_| of == self.of) else {
+            return false;
+        };
+        if self.newest.is_some_and(|newest| saved <= newest + ANOTHER) {
             return false;
         }
-        (self.newest, self.noticed) = (saved.saved_at, Some(now));
+        self.before = self.newest.replace(saved);
         self.waits_since.is_some()
     }
 
@@ -135,43 +146,40 @@ impl Saves {
         self.waits_since = None;
     }
 
-    /// What a change waits for that may be made otherwise. None: a save was just made, none is known to come, or the
-    /// script loses nothing if it is stopped.
+    /// Whether a change that could be made now waits for a save. None: one was just made, none is known to come soon.
     pub(crate) fn wait(&mut self, job: &JobRecord, now: Timestamp) -> Option<Later> {
         let current = job.training().map(|generation| generation.number);
-        self.newest.filter(|_| current == Some(self.of))?;
-        if self.noticed.is_some_and(|at| now <= at + JUST_SAVED) || saves_when_stopped(job) {
+        let newest = self.newest.filter(|_| current == Some(self.of))?;
+        if now.since(newest) <= JUST_SAVED {
             return None;
         }
-        let since = *self.waits_since.get_or_insert(now);
-        let (at, why) = (since + SAVE_MAX, Waits::Save);
-        (now < at).then_some(Later { at, why })
+        let until = self.waits_since.unwrap_or(now) + SAVE_MAX;
+        let next = self.before.map(|before| newest + newest.since(before));
+        if now >= until || next.is_some_and(|next| next > until) {
+            return None;
+        }
+        self.waits_since.get_or_insert(now);
+        Some(Later {
+            at: until,
+            why: Waits::Save,
+        })
     }
-}
-
-/// Whether the job lost no step when it was last stopped as planned.
-fn saves_when_stopped(job: &JobRecord) -> bool {
-    let planned =
-        |incident: &&Incident| !incident.cause.is_failure() && incident.cause != Cause::FirstStart;
-    let mut newest_first = job.incidents.iter().rev().filter(planned);
-    newest_first.find_map(Incident::steps_lost) == Some(0)
 }
 
 impl fmt::Display for Later {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = self.at.rfc3339_seconds();
         match &self.why {
-            Waits::Listens => write!(
+            Waits::CoolDown => write!(f, "it keeps its nodes until {at} (scaleUpCooldown)"),
+            Waits::Pays(cost) => write!(
                 f,
-                "the coordinator has just started, and listens until {at}"
-            ),
-            Waits::CoolDown => write!(f, "its cool-down ends at {at}"),
-            Waits::Pays { cost, from, to } => write!(
-                f,
-                "from {from} to {to} it grows at {at} at the earliest: {} without a step is what that costs, and so it pays",
+                "it will grow once that makes up for the {} in which each change stops it",
                 period::format(round(*cost))
             ),
-            Waits::Save => write!(f, "it waits for the next save, at most until {at}"),
+            Waits::Save => write!(
+                f,
+                "it will change its nodes after the next save, or at {at}"
+            ),
         }
     }
 }

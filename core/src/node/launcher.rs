@@ -99,7 +99,7 @@ pub struct Plan {
     /// The newest runs of these jobs whose ranks have started, and do not train yet.
     pub begun: Vec<RunId>,
     /// Those of `begun` beside which their launcher may import what every run of the script
-    /// imports, unless it has imported for this job before.
+    /// imports.
     pub sure: Vec<RunId>,
     /// Jobs that have no run here yet and need a launcher.
     pub prewarm: Vec<JobUid>,
@@ -120,6 +120,8 @@ pub struct Held<'a> {
     pub prewarm: &'a BTreeSet<JobUid>,
     /// Jobs that have a launcher or will have one soon, and when they were last here.
     pub launchers: &'a BTreeMap<JobUid, Timestamp>,
+    /// Those of them that may be asked for what every run of the script imports.
+    pub askable: &'a BTreeSet<JobUid>,
     /// Processors that nothing on this machine uses now.
     pub spare: u32,
 }
@@ -131,6 +133,7 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
         ref starting,
         prewarm,
         launchers,
+        askable,
         mut spare,
     } = *held;
     let newest = newest_runs(runs);
@@ -172,12 +175,14 @@ pub fn plan(now: Timestamp, held: &Held<'_>) -> Plan {
             Training::Yes => plan.train.push(run.run.clone()),
             Training::From(due) => {
                 plan.begun.push(run.run.clone());
-                let due = if spare > 0 {
-                    spare -= 1;
-                    plan.sure.push(run.run.clone());
-                    due
-                } else {
-                    due.min(now + SPARE_LOOK)
+                let due = match *lane == Lane::Fork && askable.contains(job) {
+                    true if spare > 0 => {
+                        spare -= 1;
+                        plan.sure.push(run.run.clone());
+                        due
+                    }
+                    true => due.min(now + SPARE_LOOK),
+                    false => due,
                 };
                 plan.look_again = Some(plan.look_again.map_or(due, |at| at.min(due)))
             }
@@ -322,6 +327,7 @@ mod tests {
                 starting: BTreeSet::new(),
                 prewarm: &BTreeSet::new(),
                 launchers,
+                askable: &BTreeSet::new(),
                 spare: 0,
             },
         )
@@ -343,7 +349,7 @@ mod tests {
             plan(NOW, &silent, &set(&[])),
             Plan {
                 begun: vec![id.clone()],
-                look_again: Some(NOW + SPARE_LOOK),
+                look_again: Some(due),
                 ..nothing(&["a"])
             }
         );
@@ -354,23 +360,22 @@ mod tests {
     #[test]
     fn beside_a_first_start_spare_processors_import_for_the_next() {
         let (silent, none) = (|job| run(job, 1, RunPhase::Running, false), BTreeSet::new());
-        let runs = [
-            silent("a"),
-            silent("b"),
-            run("c", 1, RunPhase::Running, true),
-        ];
+        let trains = run("c", 1, RunPhase::Running, true);
+        let runs = [silent("0"), silent("a"), silent("b"), trains];
+        let askable = ["a", "b", "c"].map(JobUid::from).into();
         let with = |spare, now| {
             let held = Held {
                 runs: &runs,
                 starting: BTreeSet::new(),
                 prewarm: &none,
-                launchers: &set(&["a", "b", "c"]),
+                launchers: &set(&["0", "a", "b", "c"]),
+                askable: &askable,
                 spare,
             };
             let plan = super::plan(now, &held);
             (plan.sure, plan.look_again)
         };
-        let (a, b) = (runs[0].0.run.clone(), runs[1].0.run.clone());
+        let (a, b) = (runs[1].0.run.clone(), runs[2].0.run.clone());
         let due = Timestamp(6_000_000);
         assert_eq!(with(2, NOW), (vec![a.clone(), b], Some(due)));
         assert_eq!(with(1, NOW), (vec![a], Some(NOW + SPARE_LOOK)));
@@ -466,6 +471,7 @@ mod tests {
                     starting: BTreeSet::new(),
                     prewarm: &prewarm,
                     launchers: &set(launchers),
+                    askable: &BTreeSet::new(),
                     spare: 8,
                 },
             )
@@ -499,6 +505,7 @@ mod tests {
             starting,
             prewarm: &prewarm,
             launchers: &launchers,
+            askable: &BTreeSet::new(),
             spare: 8,
         };
         assert_eq!(super::plan(Timestamp(99_000_000), &held), nothing(&["a"]));

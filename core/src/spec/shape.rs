@@ -241,7 +241,7 @@ pub const SPEC_FIELDS: &[Field] = &[
     field(
         "scaleUpCooldown",
         PERIOD,
-        "How long the job trains at least before it grows by itself. 30s if left out.",
+        "How long the job trains at least before it grows by itself. If left out, until that pays for itself: 30s to 30m.",
     ),
     field(
         "fenceAfter",

@@ -249,7 +249,9 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
         let could = job.spec.size_within(could) as usize;
         // It keeps what it has until it could have as much as it wants.
         let too_many = have > job.replicas as usize && room >= job.replicas as usize;
-        let may_grow = could > have && !invariants::is_held_back(world, job);
+        let may_grow = could > have
+            && !invariants::is_held_back(world, job)
+            && !waits_until_it_pays(world, job, (have as u32, could as u32));
         return if may_grow || too_many {
             Err(format!(
                 "has {have} nodes, wants {}, could have {could}; {}",
@@ -273,6 +275,19 @@ fn has_what_it_wants(world: &World, job: &JobRecord) -> Result<(), String> {
     } else {
         Err(format!("{}; {room} nodes could take it", says()))
     }
+}
+
+/// A job that says nothing of it trains before it grows for as long as the growth needs to gain what it costs: no more than
+/// its dearest change has cost, and half an hour at most.
+fn waits_until_it_pays(world: &World, job: &JobRecord, (have, could): (u32, u32)) -> bool {
+    let began = job.current.as_ref().and_then(|one| one.started_at);
+    let (Some(began), Some(leader)) = (began, world.leader()) else {
+        return false;
+    };
+    let costs = job.incidents.iter().filter_map(|incident| incident.total());
+    let pays = costs.max().unwrap_or_default() * have / (could - have).max(1);
+    let until = began + pays.min(Duration::from_secs(1800));
+    job.spec.scale_up_cooldown.is_none() && leader.clock.at(world.now) < until
 }
 
 /// A node that has or had this job knows more than the store. The job says so, and nothing happens until

@@ -176,6 +176,13 @@ impl Agent {
         self.runs.insert(run.clone(), report);
     }
 
+    /// All ranks of this run have joined. They show no steps: one that shows a step must show more.
+    pub(super) fn join(&mut self, run: &RunId, now: Timestamp) {
+        if let Some(report) = self.runs.get_mut(run) {
+            report.all_joined_at = Some(now);
+        }
+    }
+
     /// All ranks of this run end well, and nothing of it is left.
     pub(super) fn finish(&mut self, run: &RunId, now: Timestamp) {
         self.held.remove(run);

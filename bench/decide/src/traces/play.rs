@@ -77,6 +77,8 @@ impl Played {
 enum Event {
     /// Agents do what they were told.
     Answer,
+    /// The work of this run begins.
+    Works(RunId),
     /// The work of this run is done.
     Done(RunId),
     Comes(usize),
@@ -194,6 +196,7 @@ impl<'t> Play<'t> {
             self.events.pop();
             match event {
                 Event::Answer => self.agents_answer(&mut changed),
+                Event::Works(run) => self.works(&run, &mut changed),
                 Event::Done(run) => self.finish(&run, &mut changed),
                 Event::Comes(job) => comes.push(job),
                 Event::Look => self.look(),
@@ -335,11 +338,23 @@ impl<'t> Play<'t> {
         let since = now + seconds(world.start_cost);
         running.works_since = Some(since);
         let left = seconds((job.work - self.done[number]).max(0.0) / speed);
+        let works = Event::Works(running.run.clone());
         let done = Event::Done(running.run.clone());
         let books = &mut self.played.books;
         books.begins(number, now, running.gpus, speed);
         books.lost(now, speed * world.start_cost);
+        self.schedule(since, works);
         self.schedule(since + left, done);
+    }
+
+    /// The ranks of this run have joined and begin to work, if it still runs.
+    fn works(&mut self, run: &RunId, changed: &mut BTreeSet<usize>) {
+        let running = self.running.get(&number(&run.job));
+        let running = running.filter(|one| one.run == *run);
+        for node in running.into_iter().flat_map(|one| one.nodes.clone()) {
+            self.agents[node].join(run, self.now);
+            changed.insert(node);
+        }
     }
 
     /// Its generation does no more work.

@@ -111,8 +111,8 @@ mod tests {
 
     use super::*;
 
-    fn list(number: u32) -> impl Future<Output = Result<Vec<u32>, ()>> + Send + 'static {
-        async move { Ok(vec![number]) }
+    async fn list(number: u32) -> Result<Vec<u32>, ()> {
+        Ok(vec![number])
     }
 
     /// As if the newest answer had taken so long, and had been given so long ago.

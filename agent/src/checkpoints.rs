@@ -125,7 +125,7 @@ fn watch(
     }
 }
 
-/// What the files of a job's pattern were when they were last looked at.
+/// The files of a job's pattern at the last look, and a change that was not told yet.
 #[derive(Debug, Default)]
 struct Seen {
     before: Option<Files>,
@@ -136,7 +136,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// When a save was made that is over now. What is still being written is no save yet; some write all the time.
+    /// Looks at the files. Returns when a save was made that is over now. A file that still changes is no save yet, unless
+    /// it changes at many looks in a row: some scripts write all the time.
     fn look(&mut self, files: Files, now: Timestamp) -> Option<Timestamp> {
         // A file that only went away is no progress: old checkpoints are often removed.
         let changes = self.before.as_ref().is_some_and(|before| {

@@ -470,6 +470,8 @@ impl SpecDocument {
         };
         let fence_after = limit("spec.fenceAfter", &self.fence_after, FENCE_MIN, FENCE_MAX);
         let stall_after = limit("spec.stallAfter", &self.stall_after, STALL_MIN, STALL_MAX);
+        let (path, cooldown) = ("spec.scaleUpCooldown", &self.scale_up_cooldown);
+        let scale_up_cooldown = limit(path, cooldown, Duration::ZERO, period::LONGEST);
         // Roles have the commands, with what they take from here.
         if self.roles.is_empty() {
             errors.command("spec", &self.command, &self.args, framework);
@@ -503,10 +505,7 @@ impl SpecDocument {
                 Duration::ZERO,
                 STOP_GRACE_MAX,
             ),
-            scale_up_cooldown: self.scale_up_cooldown.as_deref().map(|own| {
-                let (path, least) = ("spec.scaleUpCooldown", Duration::ZERO);
-                errors.period(path, Some(own), least, least, period::LONGEST)
-            }),
+            scale_up_cooldown,
             fence_after,
             progress: errors.one_of("spec.progress", self.progress.as_deref(), &Progress::ALL),
             launch: errors.one_of("spec.launch", self.launch.as_deref(), &Launch::ALL),

@@ -1,9 +1,9 @@
 //! The books of what launchers import for the next generation of their jobs.
 //!
-//! Two things are imported ahead. What every run of the script imports, read off its top level, is
-//! imported beside the first start if processors are spare. What a generation's ranks have
-//! imported in fact is imported once they train, if enough of it is new. Only one list is imported at a time: a
-//! second would begin the first anew.
+//! There are two lists. The first has the imports of the script's top level, which every run makes: a
+//! launcher imports them beside the first start, if processors are idle. The second has all that a
+//! generation's ranks have imported: a launcher imports it once they train, if enough of it is new.
+//! Only one list is imported at a time, because a second would begin the first anew.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -19,7 +19,7 @@ use super::{Kept, Launcher, Launchers, Slot, imported, imported_bytes};
 /// ms, and a copy takes seconds.
 const WORTH_IMPORTING: usize = 50;
 
-/// What is known of the imports of a launcher's job.
+/// The imports of a launcher's job, so far as they are known.
 #[derive(Debug, Default)]
 pub(super) struct Imports {
     /// Of the newest generation that trains.
@@ -30,11 +30,11 @@ pub(super) struct Imports {
     newest: Option<Generation>,
     /// A copy of the launcher is importing.
     under_way: bool,
-    /// What every run of the script imports was asked for.
+    /// The launcher was asked for the imports that every run of the script makes.
     sure: bool,
 }
 
-/// What came of a look at the imports of a generation.
+/// The outcome of a look at the imports of a generation.
 #[derive(Debug)]
 pub(crate) struct Look {
     /// The launcher that is to import this list, if enough of it is new.

@@ -8,7 +8,7 @@ use muster_core::{node::launcher::SPARE_LOOK, time::Timestamp};
 /// today.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// What is known of idle processors between looks.
+/// Two looks at how long processors were idle, and what they told.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     before: Option<(Timestamp, Idle)>,

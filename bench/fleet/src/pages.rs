@@ -1,5 +1,5 @@
-//! What the pages of `muster web` cost their reader: from the connection to the last byte. The first
-//! look at each page is told by itself: some are shown as they were a moment ago.
+//! Measures how long the pages of `muster web` take, from the connection to the last byte. The first
+//! look at each page is told by itself, because a later one may show kept data.
 
 use std::{
     net::SocketAddr,

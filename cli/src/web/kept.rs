@@ -65,7 +65,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
             (Some(found), Some((age, took))) if age < (took * SHARE).min(YOUNG) => Ok(found),
             (Some(found), Some((age, took))) if took >= LONG && age < OLD => {
                 let kept = self.clone();
-                // Whoever asks already brings the answer for all.
+                // If a request is under way already, its answer is enough.
                 tokio::spawn(async move {
                     if let Ok(_asks) = kept.asking.try_lock() {
                         let _ = kept.ask(ask).await;
@@ -75,7 +75,7 @@ impl<T: Send + Sync + 'static> Kept<T> {
             }
             _ => {
                 let _asks = self.asking.lock().await;
-                // Whoever asked before has brought an answer for all.
+                // The request that this one waited for may have brought an answer.
                 let newer = self.known().filter(|found| Some(found.asked) != asked);
                 match newer {
                     Some(found) => Ok(found),

@@ -34,7 +34,7 @@ pub(crate) struct Live {
     pub cannot_shrink: Option<String>,
     /// The rank that has ended well, because of which the job keeps its size to the end.
     pub ends: Option<String>,
-    /// What a change waits for that the job would make.
+    /// The job would change its nodes, and puts that off for this reason.
     pub later: Option<Later>,
     pub saves: Saves,
     /// Why the job has too few nodes. `None`: it has enough, or nothing is known.

@@ -137,9 +137,10 @@ impl JobTurn<'_> {
         };
         if let Some(asked) = node
             .prewarm
-            .get(self.uid)
+            .get_mut(self.uid)
             .filter(|asked| asked.gpus == member.gpus && asked.profile == *profile)
         {
+            asked.gives_way = false;
             return asked.since;
         }
         let before = node.prewarm.get(self.uid);

@@ -44,7 +44,7 @@ pub(crate) enum Waits {
     Save,
 }
 
-/// What is known of the saves of a job's newest generation. All times are on the coordinator's clock.
+/// The saves of a job's newest generation, as members tell of them. All times are on the coordinator's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Saves {
     of: Generation,
@@ -55,7 +55,7 @@ pub(crate) struct Saves {
     waits_since: Option<Timestamp>,
 }
 
-/// What a generation of `from` waits for before it grows to `to`. None: it may grow now.
+/// Why this generation does not grow to so many yet. None: it may grow now.
 pub(crate) fn growth(
     job: &JobRecord,
     generation: &GenerationRecord,
@@ -69,7 +69,7 @@ pub(crate) fn growth(
     (now < at).then_some(Later { at, why })
 }
 
-/// What a generation waits for before it leaves nodes for others. None: it may leave them now.
+/// Why this generation does not leave nodes for others yet. None: it may leave them now.
 pub(crate) fn moving(
     job: &JobRecord,
     generation: &GenerationRecord,

@@ -136,7 +136,7 @@ impl World {
                 max_same_failures: None,
             }),
             stop_grace_period: Some(grace.into()),
-            // Who says nothing of it grows when that pays.
+            // A job that does not say it grows when that pays.
             scale_up_cooldown: (cooldown != "30s").then(|| cooldown.into()),
             progress: Some(progress.into()),
             fence_after,

@@ -72,6 +72,7 @@
 //! | `by_free` | nodes by how many of their GPUs no job holds |
 //! | `capacity` | what all nodes have left, and who holds the rest |
 //! | `room` | what one node has left for one job |
+//! | `fair_share` | who has used how much of late, and so whose jobs come first among equals |
 //! | `settle_order` | which jobs may take room, and in which order |
 //! | `reservations` | room that jobs which wait keep from those behind them |
 //! | `ledger` | what the jobs of each queue hold, and who waits within its quota |
@@ -168,6 +169,7 @@ mod event;
 mod event_log;
 pub mod expected_end;
 mod expiry;
+pub mod fair_share;
 mod fault_ledger;
 mod fence;
 mod fill_receipt;

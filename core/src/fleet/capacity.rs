@@ -49,6 +49,15 @@ impl Clone for Capacity {
     }
 }
 
+/// What has become of what a job holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Followed {
+    /// It holds something else.
+    pub holds_else: bool,
+    /// Of some node it holds less than before.
+    pub gave_back: bool,
+}
+
 /// What one node has, and who holds what of it.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeCapacity {
@@ -337,14 +346,19 @@ impl Capacity {
         self.holds_no_more(name, uid);
     }
 
-    /// A job was settled: it holds what its record says now. Returns whether that is something else.
-    pub(crate) fn follow(&mut self, nodes: &Registry, job: &JobRecord) -> bool {
+    /// A job was settled: it holds what its record says now.
+    pub(crate) fn follow(&mut self, nodes: &Registry, job: &JobRecord) -> Followed {
         self.follow_record(nodes, &job.uid, Some(job))
     }
 
     /// The job holds what this record says. Without one, what nodes report of it.
-    fn follow_record(&mut self, nodes: &Registry, uid: &JobUid, job: Option<&JobRecord>) -> bool {
-        let mut changed = false;
+    fn follow_record(
+        &mut self,
+        nodes: &Registry,
+        uid: &JobUid,
+        job: Option<&JobRecord>,
+    ) -> Followed {
+        let mut followed = Followed::default();
         let mut concerned = self.held.get(uid).cloned().unwrap_or_default();
         for generation in job.into_iter().flat_map(JobRecord::unproven_generations) {
             concerned.extend(generation.members.iter().map(|share| share.node.clone()));
@@ -356,13 +370,20 @@ impl Capacity {
             if before == now.as_ref() {
                 continue;
             }
-            changed = true;
+            followed.holds_else = true;
+            let left = |capacity: &Self| {
+                let node = capacity.nodes.get(name);
+                node.map_or((0, 0), |node| (node.free, node.slots_taken))
+            };
+            let (free, slots_taken) = left(self);
             self.release(name, uid);
             if let Some(now) = now {
                 self.reserve(name, uid, now);
             }
+            let left = left(self);
+            followed.gave_back |= left.0 > free || left.1 < slots_taken;
         }
-        changed
+        followed
     }
 }
 

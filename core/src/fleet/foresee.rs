@@ -104,6 +104,7 @@ impl Fleet {
         planned: Option<JobRecord>,
         now: Timestamp,
     ) -> BTreeMap<JobUid, Start> {
+        let standings = self.fair_share.standings();
         let mut foresight = Foresight::of(self, now);
         let of_fleet = self.active.iter().filter_map(|uid| self.jobs.get(uid));
         let taken: Vec<&JobRecord> = of_fleet
@@ -126,7 +127,7 @@ impl Fleet {
         }
         for (all, most) in [(waiting, RESERVING_MAX), (others, OTHERS_MAX)] {
             let mut all = all;
-            all.sort_by_cached_key(|(job, _)| Rank::of(job));
+            all.sort_by_cached_key(|(job, _)| Rank::of(job, standings));
             for (place, (job, kind)) in all.into_iter().enumerate() {
                 match place < most {
                     true => foresight.look_for(job, kind),
@@ -135,7 +136,7 @@ impl Fleet {
             }
         }
         running.retain(|job| wants_more(job));
-        running.sort_by_cached_key(|job| Rank::of(job));
+        running.sort_by_cached_key(|job| Rank::of(job, standings));
         for job in running.into_iter().take(OTHERS_MAX) {
             foresight.due_at(now, Happens::MayGrow, &job.uid);
         }
@@ -372,7 +373,7 @@ impl<'f> Foresight<'f> {
     /// What the job holds, or that it waits, counts for the others from now on.
     fn follow(&mut self, job: &JobRecord) {
         if let Some(reservations) = self.reservations.get_mut() {
-            reservations.follow(job);
+            reservations.follow(job, self.fleet.fair_share.standings());
         }
         if let Some(ledger) = self.ledger.get_mut() {
             ledger.follow(&self.fleet.policy.queues, job);
@@ -380,9 +381,14 @@ impl<'f> Foresight<'f> {
         }
     }
 
+    /// These jobs, the first to choose first.
+    fn in_order<'u>(&self, jobs: impl Iterator<Item = &'u JobUid>) -> Vec<JobUid> {
+        settle_order::in_order(&self.jobs, jobs, self.fleet.fair_share.standings())
+    }
+
     /// What is due happens, and all that would take nodes are asked, as in the turns of this moment.
     fn settle(&mut self, mut due: BTreeMap<JobUid, Vec<Happens>>) {
-        for uid in settle_order::in_order(&self.jobs, due.keys()) {
+        for uid in self.in_order(due.keys()) {
             for happens in due.remove(&uid).unwrap_or_default() {
                 self.happen(happens, &uid);
             }
@@ -396,7 +402,7 @@ impl<'f> Foresight<'f> {
             }
         }
         let grow = self.asking.iter().filter(|uid| self.is_asked_last(uid));
-        for uid in settle_order::in_order(&self.jobs, grow) {
+        for uid in self.in_order(grow) {
             self.ask_about(&uid);
         }
     }
@@ -410,7 +416,7 @@ impl<'f> Foresight<'f> {
                 self.looked += reservations.chosen() * self.fleet.nodes.len();
                 reservations.forget_keeps();
             }
-            for uid in settle_order::in_order(&self.jobs, self.asking.iter()) {
+            for uid in self.in_order(self.asking.iter()) {
                 if !self.is_asked_last(&uid) {
                     changed |= self.ask_about(&uid);
                 }
@@ -529,6 +535,7 @@ impl<'f> Foresight<'f> {
             pods: &fleet.pods,
             halted: &fleet.halted,
             policy: &fleet.policy,
+            standings: fleet.fair_share.standings(),
             now: self.now,
             capacity: &self.capacity,
             reservations: &self.reservations,

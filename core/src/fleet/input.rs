@@ -193,6 +193,10 @@ pub enum Request {
     Queues,
     /// When the jobs that wait will start. It changes nothing.
     Starts,
+    /// In which order the jobs that wait choose nodes. It changes nothing.
+    Order,
+    /// What everybody has used of late. It changes nothing.
+    Shares,
 }
 
 /// Everything stored, as read at start.

@@ -12,9 +12,10 @@ use std::{
 
 use crate::{
     fleet::{
-        brake::Brake, capacity::Capacity, event::Event, job::JobRecord, ledger::Ledger, live::Live,
-        policy::Policy, presence::Presence, registry::Registry, reservations::Reservations,
-        scratch::Scratch, worker_pods::WorkerPods, yields::Yields,
+        brake::Brake, capacity::Capacity, event::Event, fair_share::Standings, job::JobRecord,
+        ledger::Ledger, live::Live, policy::Policy, presence::Presence, registry::Registry,
+        reservations::Reservations, scratch::Scratch, settle_order::Rank, worker_pods::WorkerPods,
+        yields::Yields,
     },
     id::{JobUid, NodeName},
     time::Timestamp,
@@ -35,6 +36,8 @@ pub(crate) struct JobTurn<'a> {
     /// Nodes that know more than the store.
     pub halted: &'a BTreeSet<NodeName>,
     pub policy: &'a Policy,
+    /// Whose jobs come first among equals.
+    pub standings: &'a Standings,
     pub now: Timestamp,
     pub scratch: &'a mut Scratch,
 }
@@ -56,6 +59,8 @@ pub(crate) struct Facts<'a> {
     /// Nodes that know more than the store.
     pub halted: &'a BTreeSet<NodeName>,
     pub policy: &'a Policy,
+    /// Whose jobs come first among equals.
+    pub standings: &'a Standings,
     pub now: Timestamp,
     /// What all nodes have left, at this moment of the turn.
     pub capacity: &'a Capacity,
@@ -80,9 +85,14 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// The place of the job in the order in which jobs choose.
+    pub(crate) fn rank(self) -> Rank {
+        Rank::of(self.job, self.standings)
+    }
+
     pub(crate) fn reservations(self) -> &'a Reservations {
         self.reservations
-            .get_or_init(|| Reservations::of(self.jobs()))
+            .get_or_init(|| Reservations::of(self.jobs(), self.standings))
     }
 
     pub(crate) fn is_listening(&self) -> bool {
@@ -105,6 +115,7 @@ impl JobTurn<'_> {
             pods: self.pods,
             halted: self.halted,
             policy: self.policy,
+            standings: self.standings,
             now: self.now,
             capacity: self.capacity,
             reservations: &self.scratch.reservations,

@@ -162,7 +162,7 @@ impl<'a> Facts<'a> {
         let waiting = reservations.waiting();
         let needs = |uid: &JobUid| self.job_of(uid).map_or(0, limits::need);
         let would_start = |uid: &JobUid| {
-            let rank = self.job_of(uid).map(Rank::of);
+            let rank = { self.job_of(uid) }.map(|job| Rank::of(job, self.standings));
             let waiting = rank.and_then(|rank| reservations.get(&rank));
             waiting.is_some_and(|waiting| self.would_start(waiting))
         };
@@ -173,9 +173,9 @@ impl<'a> Facts<'a> {
     /// Whether this job, which waits or is about to, is one of the first, so that what is freed for it is kept for it.
     pub(crate) fn is_among_first(self) -> bool {
         if self.ledger().is_none() {
-            return self.reservations().reserves(self.job);
+            return self.reservations().reserves(&self.rank());
         }
-        let rank = Rank::of(self.job);
+        let rank = self.rank();
         let entitled = limits::need(self.job) > 0 && self.is_entitled(self.claims());
         let before = self.claims().iter();
         let before = before
@@ -188,7 +188,8 @@ impl<'a> Facts<'a> {
     fn before(self) -> Vec<&'a Waiting> {
         let (reservations, job) = (self.reservations(), self.job);
         if self.ledger().is_none() {
-            return reservations.before(job, self.policy, self.now).collect();
+            let before = reservations.before(job, self.rank(), self.policy, self.now);
+            return before.collect();
         }
         let need = limits::need(job);
         let own = { self.claims().iter() }.find(|claim| &claim.uid == self.uid);
@@ -199,7 +200,7 @@ impl<'a> Facts<'a> {
         };
         let borrows = self.queue().is_some() && !entitled && need > 0;
         // One order for all, also of several trees: whoever need not borrow comes first. So no jobs keep room from each other.
-        let place = (borrows, Rank::of(job));
+        let place = (borrows, self.rank());
         let binds = |claim: &&Claim| {
             let claim_borrows = claim.queue.is_some() && !claim.entitled;
             (claim_borrows, &claim.rank) < (place.0, &place.1)

@@ -8,7 +8,6 @@ use crate::{
         ledger::{self, Claim, Ledger},
         placement::{Demand, Limit, OfOthers, OfQueue, QuotaWhy, RoleDemand},
         queues::{QueueId, Usage},
-        settle_order::Rank,
         unhealthy,
     },
     spec::Role,
@@ -82,7 +81,7 @@ impl<'a> Facts<'a> {
 
     /// How many GPUs it need not borrow. Those that come before it in its queue come first.
     fn entitled(self, queue: QueueId, usage: &Usage, claims: &[Claim]) -> u32 {
-        let (rank, mut usage) = (Rank::of(self.job), usage.clone());
+        let (rank, mut usage) = (self.rank(), usage.clone());
         let before = claims.iter().filter(|claim| claim.rank < rank);
         let own = before.filter(|claim| claim.would_start && claim.queue == Some(queue));
         own.for_each(|claim| usage.add(queue, claim.need));
@@ -182,7 +181,7 @@ impl<'a> Facts<'a> {
             Ok(queue) => queue,
             Err(none) => return Limit::NoQueue { none, left: own },
         };
-        let (mut claimed, rank) = (queues.unused(), Rank::of(self.job));
+        let (mut claimed, rank) = (queues.unused(), self.rank());
         for claim in claims {
             let counts = claim.would_start
                 && &claim.uid != self.uid

@@ -6,6 +6,7 @@ use crate::{
     fleet::{
         actor::Actor,
         event::Event,
+        fair_share::Share,
         history::HistoryRecord,
         input::RequestId,
         job::JobRecord,
@@ -109,6 +110,10 @@ pub enum Answer {
     Queues(Vec<QueueView>),
     /// When the jobs that wait will start, by name.
     Starts(BTreeMap<JobName, Start>),
+    /// The jobs that wait for nodes, the first to choose in front.
+    Order(Vec<JobName>),
+    /// What was used. `None`: jobs of equal priority go by age.
+    Shares(Option<Vec<Share>>),
     Done,
     Refused(Refusal),
 }

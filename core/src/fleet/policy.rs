@@ -81,6 +81,8 @@ pub struct Policy {
     pub user_gpus_max: GpusMax,
     /// Quotas of queues.
     pub queues: Queues,
+    /// With each such time GPU time that was used counts half as much. `None`: jobs of equal priority go by age alone.
+    pub fair_share_half_life: Option<Duration>,
     /// How many nodes may be known, including those that are gone.
     pub nodes_max: usize,
     /// A node that has been gone for this long is forgotten, if no job may still run there.
@@ -206,6 +208,7 @@ impl Default for Policy {
             gpus_max: GpusMax::default(),
             user_gpus_max: GpusMax::default(),
             queues: Queues::default(),
+            fair_share_half_life: None,
             // Twice the largest fleet with which Muster was measured.
             nodes_max: 20_000,
             // A person who looks on the next day still finds the node.

@@ -35,6 +35,8 @@ pub struct Queue {
     pub namespaces: BTreeSet<String>,
     /// The highest priority that its jobs may have, and those of the queues below it.
     pub max_priority: Option<i32>,
+    /// What it has used is divided by this before it is compared with that of the queues beside it. `None`: its quota.
+    pub weight: Option<u32>,
 }
 
 /// A checked tree of queues. The default has none, and then nothing is limited.
@@ -193,6 +195,12 @@ impl Queues {
         self.all[queue.0].queue.borrowing_limit
     }
 
+    /// By what its use is divided where it is compared with others. At least 1.
+    pub(crate) fn weight(&self, queue: QueueId) -> u32 {
+        let one = &self.all[queue.0];
+        one.queue.weight.unwrap_or(one.quota).max(1)
+    }
+
     pub(crate) fn has_parent(&self, queue: QueueId) -> bool {
         self.all[queue.0].queue.parent.is_some()
     }
@@ -252,7 +260,7 @@ impl Queues {
     }
 
     /// The queue, its parent, and so on to the top.
-    fn path(&self, queue: QueueId) -> impl Iterator<Item = QueueId> {
+    pub(crate) fn path(&self, queue: QueueId) -> impl Iterator<Item = QueueId> {
         let parent = |queue: &QueueId| self.all[queue.0].queue.parent.map(QueueId);
         std::iter::successors(Some(queue), parent)
     }
@@ -354,6 +362,9 @@ fn check(queues: &[Queue]) -> Vec<Wrong> {
             ("borrowingLimit", queue.borrowing_limit),
             ("lendingLimit", queue.lending_limit),
         ];
+        if queue.weight == Some(0) {
+            note("weight", "must be at least 1".into());
+        }
         for (field, limit) in limits {
             if limit.is_some() && queue.parent.is_none() {
                 let why = "a queue at the top borrows and lends nothing: put it below another";

@@ -80,6 +80,11 @@ impl Fleet {
             }
             Request::Starts => { self.may_plan(Some(actor), scratch.now) }
                 .map(|()| Reply::Complete(Answer::Starts(self.starts(scratch)))),
+            Request::Order => Ok(Reply::Complete(Answer::Order(self.waiting_order()))),
+            Request::Shares => {
+                let shares = self.fair_share.shares(&self.policy);
+                Ok(Reply::Complete(Answer::Shares(shares)))
+            }
         };
         reply.unwrap_or_else(|refusal| Reply::Complete(Answer::Refused(refusal)))
     }

@@ -22,6 +22,7 @@ use std::{
 use crate::{
     fleet::{
         capacity::Capacity,
+        fair_share::Standings,
         job::{JobRecord, Stage, Why},
         placement::Keeps,
         policy::Policy,
@@ -88,11 +89,11 @@ impl Waiting {
 }
 
 impl Reservations {
-    pub(crate) fn of<'j>(jobs: impl Iterator<Item = &'j JobRecord>) -> Self {
+    pub(crate) fn of<'j>(jobs: impl Iterator<Item = &'j JobRecord>, standings: &Standings) -> Self {
         let waiting = jobs.filter(|job| waits_for_room(job));
         Self {
             waiting: waiting
-                .map(|job| (Rank::of(job), Waiting::of(job)))
+                .map(|job| (Rank::of(job, standings), Waiting::of(job)))
                 .collect(),
             empty: OnceCell::new(),
             coming: OnceCell::new(),
@@ -100,8 +101,8 @@ impl Reservations {
     }
 
     /// A job was settled: it waits now, or not any more. Returns whether that is new.
-    pub(crate) fn follow(&mut self, job: &JobRecord) -> bool {
-        let (rank, before) = (Rank::of(job), self.waiting.len());
+    pub(crate) fn follow(&mut self, job: &JobRecord, standings: &Standings) -> bool {
+        let (rank, before) = (Rank::of(job, standings), self.waiting.len());
         if waits_for_room(job) {
             let waiting = self.waiting.entry(rank);
             let waiting = waiting.or_insert_with(|| Waiting::of(job));
@@ -140,9 +141,8 @@ impl Reservations {
         self.waiting.get(rank)
     }
 
-    /// Whether this job, which waits or is about to, is one of the first, so that what is freed for it is kept for it.
-    pub(crate) fn reserves(&self, job: &JobRecord) -> bool {
-        let rank = Rank::of(job);
+    /// Whether a job of this rank, which waits or is about to, is one of the first, so that what is freed for it is kept for it.
+    pub(crate) fn reserves(&self, rank: &Rank) -> bool {
         let before = self.waiting.range(..rank);
         before.take(RESERVING_MAX).count() < RESERVING_MAX
     }
@@ -151,10 +151,10 @@ impl Reservations {
     pub(crate) fn before<'r>(
         &'r self,
         job: &'r JobRecord,
+        rank: Rank,
         policy: &'r Policy,
         now: Timestamp,
     ) -> impl Iterator<Item = &'r Waiting> {
-        let rank = Rank::of(job);
         let first = self.waiting.iter().take(RESERVING_MAX);
         let before = first.take_while(move |(other, _)| **other < rank);
         let waiting = before.map(|(_, waiting)| waiting);

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 
 use crate::{
     fleet::{
-        apply, describe,
+        apply,
+        capacity::Followed,
+        describe,
         eligible::{self, Eligibility},
         ending, ends, fence, fill_receipt, generation,
         job::{Ending, Phase, Reason, Stage},
@@ -38,6 +40,7 @@ impl Fleet {
     /// Settles every job that has news or waits for room, the most important first.
     pub(crate) fn settle_all(&mut self, scratch: &mut Scratch) {
         self.follow_capacity(scratch);
+        self.reckon_shares(scratch);
         // Most turns are heartbeats, which touch no job.
         if !scratch.changes.capacity
             && scratch.changes.jobs.is_empty()
@@ -65,7 +68,7 @@ impl Fleet {
                     || put_off.contains(*uid)
                     || room && live.is_none_or(|live| !live.has_all_it_wants)
             };
-            let order = settle_order::in_order(&self.jobs, self.active.iter().filter(concerned));
+            let order = self.in_order(self.active.iter().filter(concerned));
             // Since then some have begun that kept room, and others may need less.
             if pass > 0
                 && let Some(reservations) = scratch.reservations.get_mut()
@@ -96,7 +99,7 @@ impl Fleet {
             if noted.is_empty() {
                 break;
             }
-            for uid in settle_order::in_order(&self.jobs, noted.iter()) {
+            for uid in self.in_order(noted.iter()) {
                 self.settle(&uid, scratch);
             }
         }
@@ -104,11 +107,27 @@ impl Fleet {
         // stopped, so nobody need be asked again.
         scratch.give_now = true;
         let giving: Vec<JobUid> = scratch.yields.keys().cloned().collect();
-        for uid in settle_order::in_order(&self.jobs, giving.iter()) {
+        for uid in self.in_order(giving.iter()) {
             self.settle(&uid, scratch);
         }
         self.jobs_wake = self.live.values().filter_map(|live| live.wake).min();
         self.jobs_wake.into_iter().for_each(|at| scratch.wake(at));
+    }
+
+    /// Finds out whose jobs come first among equals, if it is time. If the order is another one, all that wait are asked.
+    fn reckon_shares(&mut self, scratch: &mut Scratch) {
+        let active = || self.active.iter().filter_map(|uid| self.jobs.get(uid));
+        let (share, policy) = (&mut self.fair_share, &self.policy);
+        scratch.changes.capacity |= share.reckon(active, &self.history, policy, scratch.now);
+        let due = self.fair_share.due();
+        if let Some(at) = due.filter(|_| !self.active.is_empty()) {
+            scratch.wake(at);
+        }
+    }
+
+    /// These jobs, the first to choose first.
+    pub(crate) fn in_order<'u>(&self, jobs: impl Iterator<Item = &'u JobUid>) -> Vec<JobUid> {
+        settle_order::in_order(&self.jobs, jobs, self.fair_share.standings())
     }
 
     /// Whether the job waited for room when this turn began, and does not any more.
@@ -141,11 +160,17 @@ impl Fleet {
             capacity: &self.capacity,
             halted: &self.halted,
             policy: &self.policy,
+            standings: self.fair_share.standings(),
             now: scratch.now,
             scratch,
         }
         .settle();
-        let holds_else = self.capacity.follow(&self.nodes, &job);
+        let Followed {
+            holds_else,
+            gave_back,
+        } = self.capacity.follow(&self.nodes, &job);
+        // Those before it have been asked already.
+        scratch.changes.capacity |= gave_back;
         let reservations = scratch.reservations.get_mut();
         let frees = scratch.changes.capacity;
         scratch.changes.capacity |= freed_before;
@@ -156,7 +181,7 @@ impl Fleet {
             } else if holds_else {
                 reservations.forget_coming();
             }
-            reservations.follow(&job)
+            reservations.follow(&job, self.fair_share.standings())
         });
         // A node may have been cordoned, or accused.
         let nodes_changed = self.nodes.has_changed();

@@ -35,6 +35,7 @@ mod default_gpus;
 mod deterministic;
 mod eligible;
 mod equal_asks;
+mod fair_share;
 mod fences;
 mod foresee;
 mod history;

@@ -14,6 +14,7 @@ use crate::{
         placement::Placement,
         plan::{Outcome, Plan, PlannedYield},
         preempt::{self, Preempt},
+        reservations,
         scratch::Scratch,
         start_estimate::Start,
         state::Fleet,
@@ -51,6 +52,17 @@ impl Fleet {
         named.collect()
     }
 
+    /// The jobs that wait for nodes, the first to choose in front.
+    pub(crate) fn waiting_order(&self) -> Vec<JobName> {
+        let waiting = self.active.iter().filter(|uid| {
+            let job = self.jobs.get(*uid);
+            job.is_some_and(reservations::waits_for_room)
+        });
+        let order = self.in_order(waiting);
+        let names = order.iter().filter_map(|uid| self.jobs.get(uid));
+        names.map(|job| job.name.clone()).collect()
+    }
+
     /// What would become of this job.
     pub(crate) fn plan(&mut self, mut job: JobRecord, scratch: &Scratch) -> Plan {
         self.follow_capacity(scratch);
@@ -67,6 +79,7 @@ impl Fleet {
             capacity: &self.capacity,
             halted: &self.halted,
             policy: &self.policy,
+            standings: self.fair_share.standings(),
             now: scratch.now,
             scratch: &mut Scratch::new(scratch.now),
         };

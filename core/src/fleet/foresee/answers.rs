@@ -14,7 +14,6 @@ use crate::{
         ledger, limits,
         members::Member,
         placement::Keeps,
-        settle_order,
         start_estimate::{Before, NAMED_MAX, NoEstimate, StartEstimate},
     },
     id::{JobUid, NodeName},
@@ -54,7 +53,7 @@ impl Foresight<'_> {
             held.any(|node| usable.contains_key(node))
         };
         let all = self.jobs.keys().filter(in_its_way);
-        let all = settle_order::in_order(&self.jobs, all);
+        let all = self.in_order(all);
         let names = all.iter().filter_map(|uid| self.jobs.get(uid));
         NoEstimate::UnknownEnds {
             more: all.len().saturating_sub(NAMED_MAX) as u32,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    fleet::{history::record::HistoryRecord, job::Phase, policy::Policy},
+    fleet::{actor::Actor, history::record::HistoryRecord, job::Phase, policy::Policy},
     id::{JobName, JobUid},
     time::Timestamp,
 };
@@ -25,6 +25,12 @@ pub(crate) struct Over {
     /// The hash of its spec, and how long it had nodes.
     pub spec_hash: String,
     pub ran: Duration,
+    pub started: Timestamp,
+    pub owner: Option<Actor>,
+    /// The queue that it named.
+    pub queue: Option<String>,
+    /// The time of each GPU that it held. None counts for a job with pods.
+    pub gpu_time: Duration,
 }
 
 impl Over {
@@ -36,6 +42,13 @@ impl Over {
             finished: left.finished.unwrap_or(left.created),
             spec_hash: left.spec_hash.clone(),
             ran: left.ran(),
+            started: left.started.unwrap_or(left.created),
+            owner: left.owner.clone(),
+            queue: left.queue.clone(),
+            gpu_time: match left.image {
+                Some(_) => Duration::ZERO,
+                None => left.life().gpu_time,
+            },
         }
     }
 }
@@ -94,6 +107,11 @@ impl Kept {
         newest_first.filter(|over| over.phase == Phase::Succeeded)
     }
 
+    /// All of them.
+    pub(crate) fn over(&self) -> impl Iterator<Item = &Over> {
+        self.records.values()
+    }
+
     /// The job that had this name last, of those that are over.
     pub(crate) fn newest_of(&self, name: &JobName) -> Option<&Over> {
         self.records.get(self.newest.get(name)?)
@@ -141,6 +159,10 @@ mod tests {
             finished: at(finished),
             spec_hash: String::new(),
             ran: Duration::ZERO,
+            started: at(0),
+            owner: None,
+            queue: None,
+            gpu_time: Duration::ZERO,
         }
     }
 

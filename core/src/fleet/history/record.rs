@@ -74,6 +74,9 @@ pub struct HistoryRecord {
     pub name: JobName,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Actor>,
+    /// The queue that it named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
     /// Equal hashes: the same spec, values of variables left aside. Another version of Muster may hash the
     /// same spec otherwise.
     pub spec_hash: String,
@@ -138,6 +141,7 @@ impl HistoryRecord {
             uid: job.uid.clone(),
             name: job.name.clone(),
             owner: job.owner.clone(),
+            queue: job.spec.queue.clone(),
             spec_hash: hash(&job.spec),
             command: cut(&command(&job.spec), COMMAND_MAX),
             image: job.spec.template.as_deref().and_then(image),

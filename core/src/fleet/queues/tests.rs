@@ -91,6 +91,7 @@ fn any_tree() -> impl Strategy<Value = Queues> {
                 lending_limit: lends.filter(|_| at > 0),
                 namespaces: [format!("n{at}")].into(),
                 max_priority: None,
+                weight: None,
             });
         }
         // A queue above others has at least what they have.

@@ -23,6 +23,7 @@ mod raised;
 mod receivers;
 mod restarts;
 mod roles;
+pub(crate) mod shares;
 pub(crate) mod stacks;
 mod stall;
 pub(crate) mod start;

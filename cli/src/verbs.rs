@@ -1,7 +1,7 @@
 //! Words that other systems have for what Muster does: which command of ours a user of kubectl, Slurm, PBS or docker means.
 
 /// The words, and what to type instead.
-const VERBS: [(&[&str], &str); 27] = [
+const VERBS: [(&[&str], &str); 28] = [
     (
         &[
             "ps", "ls", "list", "jobs", "squeue", "qstat", "bjobs", "status",
@@ -11,6 +11,10 @@ const VERBS: [(&[&str], &str); 27] = [
     (
         &["sacct", "sreport", "bhist", "qacct", "accounting"],
         "jobs that are over, and what they have cost, are shown by `muster history` (--by owner sums them up)",
+    ),
+    (
+        &["sshare", "sprio"],
+        "who has used how much of late is shown by `muster get shares`, and who waits in which order by `muster queue`",
     ),
     (
         &["kill", "scancel", "qdel", "bkill", "terminate", "abort"],

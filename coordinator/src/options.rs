@@ -2,16 +2,12 @@
 
 mod kubernetes;
 mod site;
+mod turns;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, ValueEnum};
-use muster_core::{
-    fleet::{GpusMax, Policy, queues::Queues},
-    id::{self, Term},
-    period,
-    spec::Preemption,
-};
+use muster_core::{fleet::Policy, id::Term, period};
 use muster_rpc::listen;
 use muster_runtime::{
     telemetry::{DEFAULT_FILTER, LogFormat},
@@ -20,8 +16,9 @@ use muster_runtime::{
 
 pub use kubernetes::KubernetesOptions;
 pub use site::SiteOptions;
+pub use turns::TurnOptions;
 
-use crate::{queues, trust};
+use crate::trust;
 
 /// Central daemon of Muster: hears the agents, decides, serves users.
 ///
@@ -267,54 +264,8 @@ pub struct PolicyOptions {
     )]
     pub namespace_jobs_max: usize,
 
-    /// How many GPUs the jobs of a namespace may hold together. "*" stands for every other namespace. A job
-    /// that would hold more waits. Jobs with a pod template are not counted: a ResourceQuota is for them.
-    #[arg(
-        long,
-        env = "MUSTER_GPUS_MAX",
-        value_name = "NAMESPACE=N,...",
-        value_delimiter = ',',
-        value_parser = parse_gpus_max
-    )]
-    pub gpus_max: Vec<(String, u32)>,
-
-    /// How many GPUs the jobs of a user may hold together, in all namespaces. "*" stands for every other user. Users
-    /// are told apart by certificate or token. Jobs submitted without either, and those of Kubernetes objects, are
-    /// not limited.
-    #[arg(
-        long,
-        env = "MUSTER_USER_GPUS_MAX",
-        value_name = "USER=N,...",
-        value_delimiter = ',',
-        value_parser = parse_user_gpus_max
-    )]
-    pub user_gpus_max: Vec<(String, u32)>,
-
-    /// File with a tree of queues: quotas in GPUs, what may be borrowed, and whose jobs are in which queue. A
-    /// job within the quota of its queue gets back what others have borrowed, as far as --preemption allows.
-    /// docs/queues.md describes it. Read at the start.
-    #[arg(long, env = "MUSTER_QUEUES", value_name = "FILE")]
-    pub queues: Option<PathBuf>,
-
-    /// What may be done to jobs at most, so that one of higher priority can start: never, shrink (elastic jobs
-    /// give up members, down to their minimum) or evict (they may also lose all nodes, and wait again). A
-    /// job may allow less.
-    #[arg(long, env = "MUSTER_PREEMPTION", value_name = "WORD", default_value = "shrink", value_parser = parse_preemption)]
-    pub preemption: Preemption,
-
-    /// Jobs also give up nodes for jobs of other namespaces. Without it nobody takes from another
-    /// namespace: whoever submits a job chooses its priority.
-    #[arg(long, env = "MUSTER_PREEMPT_OTHER_NAMESPACES")]
-    pub preempt_other_namespaces: bool,
-
-    /// How long a job trains at least before it is evicted.
-    #[arg(long, env = "MUSTER_EVICT_AFTER", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
-    pub evict_after: Duration,
-
-    /// How long a job waits for room before it keeps it from jobs of its priority that came later. From
-    /// lower priorities it keeps it at once.
-    #[arg(long, env = "MUSTER_RESERVE_AFTER", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
-    pub reserve_after: Duration,
+    #[command(flatten)]
+    pub turns: TurnOptions,
 
     /// How many jobs that are over leave a record in the history; 0: none. The oldest make room.
     #[arg(
@@ -434,16 +385,6 @@ impl PolicyOptions {
             mass_loss_hold: self.mass_loss_hold,
             jobs_max: self.jobs_max,
             namespace_jobs_max: self.namespace_jobs_max,
-            gpus_max: limits("--gpus-max", &self.gpus_max)?,
-            user_gpus_max: limits("--user-gpus-max", &self.user_gpus_max)?,
-            queues: match &self.queues {
-                Some(file) => queues::read(file)?,
-                None => Queues::default(),
-            },
-            reserve_after: self.reserve_after,
-            preemption: self.preemption,
-            preempt_other_namespaces: self.preempt_other_namespaces,
-            evict_after: self.evict_after,
             history_max: self.history_records,
             history_for: Duration::from_secs(24 * 3600) * self.history_days,
             submits_per_second: self.submits_per_second,
@@ -451,50 +392,9 @@ impl PolicyOptions {
             nodes_max: self.nodes_max,
             forget_after: self.forget_after,
             accept_store: self.accept_store,
-            ..Policy::default()
+            ..self.turns.policy()?
         })
     }
-}
-
-/// What is said of each name, and of all others.
-fn limits(flag: &str, said: &[(String, u32)]) -> Result<GpusMax, String> {
-    let mut limits = GpusMax::default();
-    for (name, most) in said {
-        let again = match name.as_str() {
-            "*" => limits.others.replace(*most).is_some(),
-            _ => limits.named.insert(name.clone(), *most).is_some(),
-        };
-        if again {
-            return Err(format!("{flag}: {name} is there twice"));
-        }
-    }
-    Ok(limits)
-}
-
-fn parse_preemption(text: &str) -> Result<Preemption, String> {
-    let found = Preemption::ALL.iter().find(|(name, _)| *name == text);
-    let found = found.map(|(_, preemption)| *preemption);
-    found.ok_or_else(|| "must be never, shrink or evict".into())
-}
-
-/// `team-a=64`, or `*=8`.
-fn parse_gpus_max(text: &str) -> Result<(String, u32), String> {
-    let wrong = || "write it as NAMESPACE=N, with a whole number of GPUs; * stands for every other namespace";
-    let (namespace, most) = text.split_once('=').ok_or_else(wrong)?;
-    let most = most.parse().map_err(|_| wrong())?;
-    if let Some(why) = id::label_error(namespace).filter(|_| namespace != "*") {
-        return Err(format!("the namespace {why}"));
-    }
-    Ok((namespace.to_owned(), most))
-}
-
-fn parse_user_gpus_max(text: &str) -> Result<(String, u32), String> {
-    let wrong = || "write it as USER=N, with a whole number of GPUs; * stands for every other user";
-    let (user, most) = text.rsplit_once('=').ok_or_else(wrong)?;
-    if user.is_empty() {
-        return Err(wrong().to_owned());
-    }
-    Ok((user.to_owned(), most.parse().map_err(|_| wrong())?))
 }
 
 fn parse_server_name(text: &str) -> Result<String, String> {
@@ -564,37 +464,5 @@ mod tests {
             refused(&["--submits-burst", "0"]),
             "--submits-burst: must be at least 1"
         );
-    }
-
-    #[test]
-    fn limits_of_users_are_read() {
-        let limits = ["--user-gpus-max", "system:serviceaccount:a:b=64,x=y=2,*=8"];
-        let policy = options(&limits).policy.policy().unwrap();
-        let of = |user: &str| policy.user_gpus_max.named[user];
-        assert_eq!((of("system:serviceaccount:a:b"), of("x=y")), (64, 2));
-        assert_eq!(policy.user_gpus_max.others, Some(8));
-        for wrong in ["ann", "ann=", "ann=-1", "=1"] {
-            assert!(parse_user_gpus_max(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn limits_of_namespaces_are_read() {
-        let policy = options(&["--gpus-max", "team-a=64,*=8"])
-            .policy
-            .policy()
-            .unwrap();
-        assert_eq!(policy.gpus_max.named, [("team-a".to_owned(), 64)].into());
-        assert_eq!(policy.gpus_max.others, Some(8));
-        for wrong in ["team-a", "team-a=", "team-a=-1", "Team=1", "=1"] {
-            let flags = [
-                "muster-coordinator",
-                "--state-dir",
-                "/s",
-                "--gpus-max",
-                wrong,
-            ];
-            assert!(Options::try_parse_from(flags).is_err(), "{wrong}");
-        }
     }
 }

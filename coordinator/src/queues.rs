@@ -24,6 +24,7 @@ struct Said {
     borrowing_limit: Option<u32>,
     lending_limit: Option<u32>,
     max_priority: Option<i32>,
+    weight: Option<u32>,
     #[serde(default)]
     namespaces: Vec<String>,
     #[serde(default)]
@@ -102,6 +103,7 @@ impl Flat {
                 lending_limit: said.lending_limit,
                 namespaces: said.namespaces.into_iter().collect(),
                 max_priority: said.max_priority,
+                weight: said.weight,
             });
             self.lines.push(line);
             self.add(said.queues, Some(own));

@@ -53,7 +53,7 @@ struct Line<'a> {
 
 /// The page of the queue.
 pub fn queue(frame: Frame<'_>, story: &QueueStory, choice: &Choice) -> String {
-    let mut all = waiting::in_order(&story.jobs, &story.namespace);
+    let mut all = waiting::in_order(&story.jobs, &story.queues.order, &story.namespace);
     waiting::add_starts(&mut all, &story.queues.starts);
     all.extend(waiting::held_back(&story.jobs, &story.namespace));
     let none = all.is_empty();

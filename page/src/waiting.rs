@@ -7,7 +7,7 @@
 use std::{cmp::Reverse, collections::HashMap};
 
 use muster_proto::v1::{
-    Job, JobPhase, JobStart, JobStatus, ListQueuesResponse, NotEligible, StartEstimate,
+    Job, JobPhase, JobRef, JobStart, JobStatus, ListQueuesResponse, NotEligible, StartEstimate,
 };
 
 use crate::{start, words};
@@ -51,9 +51,10 @@ pub enum Place<'j> {
 }
 
 /// Jobs in the queue, the first to get nodes in front, and behind them those that are not eligible. Positions count the jobs of all
-/// namespaces. Those of other namespaces than this one are left out, unless it is empty.
-pub fn in_order<'j>(jobs: &'j [Job], namespace: &str) -> Vec<Waiting<'j>> {
-    let mut all = in_queue(jobs);
+/// namespaces. Those of other namespaces than this one are left out, unless it is empty. `order`: what the coordinator says of it. Jobs
+/// that it does not name come last, by priority and age.
+pub fn in_order<'j>(jobs: &'j [Job], order: &[JobRef], namespace: &str) -> Vec<Waiting<'j>> {
+    let mut all = in_queue(jobs, order);
     let mut others: Vec<(&Job, &JobStatus, &NotEligible)> = jobs
         .iter()
         .filter_map(|job| {
@@ -203,13 +204,21 @@ pub(crate) fn link(job: &Job) -> String {
     }
 }
 
-fn in_queue(jobs: &[Job]) -> Vec<Waiting<'_>> {
+fn in_queue<'j>(jobs: &'j [Job], order: &[JobRef]) -> Vec<Waiting<'j>> {
+    let place: HashMap<(&str, &str), usize> = order
+        .iter()
+        .enumerate()
+        .map(|(place, job)| ((&*job.namespace, &*job.name), place))
+        .collect();
     let mut all: Vec<(&Job, &JobStatus)> = jobs
         .iter()
         .filter_map(|job| Some((job, job.status.as_ref()?)))
         .filter(|(_, status)| waits_for_room(status))
         .collect();
-    all.sort_by_key(|(job, _)| (Reverse(priority(job)), job.created_unix_us, &job.uid));
+    all.sort_by_key(|(job, _)| {
+        let place = place.get(&name(job)).copied().unwrap_or(usize::MAX);
+        (place, Reverse(priority(job)), job.created_unix_us, &job.uid)
+    });
     let mut waiting: Vec<Waiting<'_>> = Vec::with_capacity(all.len());
     for (job, status) in all {
         let before = waiting.last();

@@ -27,16 +27,17 @@ mod choice;
 mod foreign;
 mod order;
 pub(crate) mod queues;
+mod shares;
 mod watch;
 
 pub(crate) use choice::Choice;
 use watch::{Change, Printer, Source};
 
-/// Show jobs, nodes, queues or events.
+/// Show jobs, nodes, queues, shares or events.
 ///
 /// Without a name it lists all objects of the kind; jobs that are over come last. Kinds: jobs (job,
-/// mj), nodes (node, mn), queues (queue), events (event, ev). Queues are the operator's, with quotas; `muster queue` shows
-/// which jobs wait. pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
+/// mj), nodes (node, mn), queues (queue), shares (share), events (event, ev). Queues are the operator's, with quotas; `muster queue` shows
+/// which jobs wait; shares are what everybody has used of late, where it decides whose jobs come first. pytorchjobs, tfjobs, jaxjobs, xgboostjobs, paddlejobs,
 /// mpijobs, elasticjobs, aitrainingjobs and trainjobs are the jobs from such files, with STATE and -o
 /// yaml in the words of the system that they were written for. NODES is the number of nodes that train over the
 /// number wanted; RANGE is the number of nodes the job can train with; RESTARTS counts how often
@@ -63,6 +64,9 @@ EXAMPLES:
 
   # The quotas of the queues, and what their jobs hold
   muster get queues
+
+  # Who has used how much of late, and so whose jobs come first
+  muster get shares
 
   # What happened to a job
   muster get events digits
@@ -166,6 +170,9 @@ pub(crate) struct ListFlags {
 pub(crate) async fn get(cx: &Context, args: Get) -> Result<(), Failure> {
     if let Some(name) = queues::asked(&args.what) {
         return queues::get(cx, &args, name).await;
+    }
+    if shares::asked(&args.what)? {
+        return shares::get(cx, &args).await;
     }
     let target = target::read(&args.what)?;
     args.choice.is_of_a_list(target.name.as_deref())?;

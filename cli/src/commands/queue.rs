@@ -2,7 +2,7 @@
 
 use clap::Args;
 use muster_page::waiting::{self, Waiting};
-use muster_proto::v1::{Job, JobStart, JobStatus};
+use muster_proto::v1::{Job, JobStatus, ListQueuesResponse};
 use muster_rpc::credentials::now_us;
 
 use super::get::{self, queues};
@@ -19,7 +19,8 @@ pub(crate) const NO_STARTS: &str = "No estimates of starts";
 
 /// Show the jobs that wait for nodes, in the order in which they get them.
 ///
-/// The higher priority goes first, then the older job. AHEAD is the job before it that waits; LACKS is what
+/// The higher priority goes first, then the older job; where the operator wants fair shares (`muster get shares`), of
+/// equal priorities whoever has used less of late, and then the older job. AHEAD is the job before it that waits; LACKS is what
 /// it lacks, as one word: NodesReserved means that there is room, which is kept for a job ahead. START is an estimate
 /// of when it starts, if jobs end at their deadlines or as jobs like them did, and nothing comes between; -o wide
 /// says on what it is based, or why there is none. A job that
@@ -50,12 +51,12 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
         true => String::new(),
         false => cx.namespace(),
     };
-    let mut waiting = waiting::in_order(&jobs, &namespace);
-    let mut starts = Vec::new();
-    if !waiting.is_empty() && cx.format() != Format::Name {
-        starts = said(cx, &client).await;
-    }
-    waiting::add_starts(&mut waiting, &starts);
+    let said = match waiting::in_order(&jobs, &[], &namespace).is_empty() {
+        true => ListQueuesResponse::default(),
+        false => said(cx, &client).await,
+    };
+    let mut waiting = waiting::in_order(&jobs, &said.order, &namespace);
+    waiting::add_starts(&mut waiting, &said.starts);
     match cx.format() {
         Format::Json => cx.print(&output::json(&List::new(queue::documents(&waiting)))),
         Format::Yaml => cx.print(&output::yaml(&List::new(queue::documents(&waiting)))),
@@ -78,15 +79,13 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
     }
 }
 
-/// When the jobs that wait will start. The queue is of use without it, so it is no failure if nobody says it.
-async fn said(cx: &Context, client: &Client) -> Vec<JobStart> {
-    match queues::list(client, true).await {
-        Ok(answer) => answer.starts,
-        Err(status) => {
-            cx.say(format!("{NO_STARTS}: {}", client.failure(status)));
-            Vec::new()
-        }
+/// The order of the jobs that wait, and when they will start. The queue is of use without, so it is no failure if nobody says it.
+async fn said(cx: &Context, client: &Client) -> ListQueuesResponse {
+    let (said, refused) = queues::of_waiting(client).await;
+    if let Some(status) = refused {
+        cx.say(format!("{NO_STARTS}: {}", client.failure(status)));
     }
+    said
 }
 
 /// A line for a job that waits. Empty: it does not, or nothing is said of it.
@@ -97,7 +96,7 @@ pub(super) async fn start_line(cx: &Context, client: &Client, job: &Job) -> Stri
     if !status.is_some_and(|status| waits(status) && !status.suspended) {
         return String::new();
     }
-    let starts = said(cx, client).await;
+    let starts = said(cx, client).await.starts;
     let start = start::of(&starts, &named.namespace, &named.name);
     start.map_or(String::new(), |start| {
         start::sentence(start, now_us()) + "\n"

@@ -64,7 +64,7 @@ pub(crate) fn read(words: &[String]) -> Result<Target, Failure> {
             // One kind may be of several groups.
             others.dedup();
             Err(Failure::usage(format!(
-                "unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev), for `get` also queues, and for jobs from files of other systems {}",
+                "unknown kind {first:?}: there are jobs (mj), nodes (mn) and events (ev), for `get` also queues and shares, and for jobs from files of other systems {}",
                 others.join(", ")
             )))
         }

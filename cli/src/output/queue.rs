@@ -149,7 +149,7 @@ mod tests {
             job("old", 0, 2, true),
             job("urgent", 5, 10, true),
         ];
-        let mut waiting = in_order(&jobs, "");
+        let mut waiting = in_order(&jobs, &[], "");
         let start = v1::JobStart {
             r#ref: jobs[3].r#ref.clone(),
             start: Some(v1::StartEstimate {
@@ -195,7 +195,7 @@ POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   START             LACKS   
         let mut held = later.clone();
         held.status.as_mut().unwrap().suspended = true;
         let jobs = [later, held, job("old", 0, 2, true)];
-        let waiting = in_order(&jobs, "");
+        let waiting = in_order(&jobs, &[], "");
         let rows: Vec<Vec<String>> = waiting
             .iter()
             .map(|one| row(one, 61_000_000, false, false))

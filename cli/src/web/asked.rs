@@ -4,8 +4,8 @@ use muster_page::{JobStory, Line, waiting::QueueStory};
 use muster_proto::{
     convert::jobs,
     v1::{
-        Event, ExplainRequest, GetNodeRequest, Job, JobRef, ListEventsRequest, LogsRequest, Node,
-        Queue,
+        Event, ExplainRequest, GetNodeRequest, Job, JobRef, ListEventsRequest, ListQueuesRequest,
+        LogsRequest, Node, Queue,
     },
 };
 use tonic::Status;
@@ -66,21 +66,16 @@ pub(crate) async fn queue(client: &Client, namespace: &str) -> Answer<QueueStory
         namespace: namespace.to_owned(),
         ..QueueStory::default()
     };
-    match get::queues::list(client, true).await {
-        Ok(answer) => story.queues = answer,
-        Err(status) => {
-            story.missing = format!("{NO_STARTS}: {}", client.failure(status));
-            // Estimates alone may be asked for too often.
-            if let Ok(answer) = get::queues::list(client, false).await {
-                story.queues = answer;
-            }
-        }
+    let (queues, refused) = get::queues::of_waiting(client).await;
+    story.queues = queues;
+    if let Some(status) = refused {
+        story.missing = format!("{NO_STARTS}: {}", client.failure(status));
     }
     Ok(story)
 }
 
 pub(crate) async fn queues(client: &Client) -> Answer<Vec<Queue>> {
-    let answer = get::queues::list(client, false).await;
+    let answer = get::queues::list(client, ListQueuesRequest::default()).await;
     let answer = answer.map_err(|status| Unanswered::of(client, status))?;
     Ok(answer.queues)
 }

@@ -328,7 +328,7 @@ async fn queue(State(site): Shared, uri: Uri, Query(asked): Asked) -> Result<Res
 
 async fn queue_json(State(site): Shared) -> Result<Response, Unanswered> {
     let story = asked::queue(&site.client, &site.namespace).await?;
-    let mut waiting = waiting::in_order(&story.jobs, &story.namespace);
+    let mut waiting = waiting::in_order(&story.jobs, &story.queues.order, &story.namespace);
     waiting::add_starts(&mut waiting, &story.queues.starts);
     Ok(json(output::json(&List::new(output::queue::documents(
         &waiting,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use muster_core::{
     fleet::{
         Answer, Refusal,
+        fair_share::Share,
         plan::Plan,
         start_estimate::Start,
         view::{JobView, NodeView, QueueView},
@@ -97,6 +98,22 @@ pub(crate) fn node(answer: Answer) -> Result<Box<NodeView>, Status> {
 pub(crate) fn queues(answer: Answer) -> Result<Vec<QueueView>, Status> {
     match answer {
         Answer::Queues(queues) => Ok(queues),
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        _ => Err(unexpected()),
+    }
+}
+
+pub(crate) fn order(answer: Answer) -> Result<Vec<JobName>, Status> {
+    match answer {
+        Answer::Order(order) => Ok(order),
+        Answer::Refused(refusal) => Err(refused(&refusal)),
+        _ => Err(unexpected()),
+    }
+}
+
+pub(crate) fn shares(answer: Answer) -> Result<Option<Vec<Share>>, Status> {
+    match answer {
+        Answer::Shares(shares) => Ok(shares),
         Answer::Refused(refusal) => Err(refused(&refusal)),
         _ => Err(unexpected()),
     }

@@ -45,7 +45,10 @@ async fn who_waits_is_told_when_it_starts_and_from_what_that_is_known() {
     let ask = |start_estimates| {
         let mut queues = server.queues();
         async move {
-            let request = v1::ListQueuesRequest { start_estimates };
+            let request = v1::ListQueuesRequest {
+                start_estimates,
+                ..v1::ListQueuesRequest::default()
+            };
             let answer = within(queues.list(request)).await;
             answer.map(|answer| answer.into_inner().starts)
         }

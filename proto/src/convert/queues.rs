@@ -1,6 +1,6 @@
 //! The operator's queues, as users see them.
 
-use muster_core::fleet::view::QueueView;
+use muster_core::fleet::{fair_share::Share, view::QueueView};
 
 use crate::v1;
 
@@ -17,5 +17,16 @@ pub fn queue(view: &QueueView) -> v1::Queue {
         available: view.available,
         jobs: view.jobs,
         waiting: view.waiting,
+    }
+}
+
+pub fn share(share: &Share) -> v1::Share {
+    v1::Share {
+        queue: share.queue.clone().unwrap_or_default(),
+        namespace: share.namespace.clone().unwrap_or_default(),
+        user: share.user.clone(),
+        gpu_seconds: share.used,
+        weight: share.weight,
+        place: share.place,
     }
 }

@@ -30,12 +30,13 @@ impl World {
 
     /// Who asks for something about this wish.
     pub(crate) fn actor(&self, wish: Option<usize>) -> Actor {
-        match self.plan.user_gpus_max {
+        let plan = &self.plan;
+        match plan.user_gpus_max.is_some() || plan.fair_share_half_life.is_some() {
             // Not by the same remainder as queues.
-            Some(_) => Actor::User {
+            true => Actor::User {
                 name: ["ann", "ben"][wish.unwrap_or(0) / 2 % 2].to_owned(),
             },
-            None => Actor::Local { uid: 1000 },
+            false => Actor::Local { uid: 1000 },
         }
     }
 }

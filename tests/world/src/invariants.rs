@@ -34,6 +34,7 @@
 //! | I29 | a queue holds more than its quota and what it may borrow, all of a tree more than they have, or what was lent does not come back |
 //! | I30 | a generation has a number of members that is no multiple of what its job asks for (`multipleOf`) |
 //! | I31 | a job waits for ever beside nodes that it could have, and nobody that comes before it waits for nodes |
+//! | I32 | where jobs of equal priority go by fair share, one gets nodes before another that asks for the same and whose owner has used less |
 //! | R1 | the coordinator commands or answers what is not in the store |
 //! | R2 | a node obeys what it has not persisted |
 //! | R3 | a rank is started again that has not failed, that must end, or that the store has not ordered; or a world is formed anew although that would have been enough |
@@ -44,7 +45,7 @@
 //! | R10 | many nodes fall silent at once and the brake is not on, or it is on and a wholly silent generation is replaced, or it stays on too long |
 //! | R12 | a node that knows more than the store is not halted, gets orders, has its jobs decided on, or is released without an operator |
 //!
-//! I1 to I31 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
+//! I1 to I32 are the invariants of the failure model. R1 to R12 are rules of the protocol that can
 //! be checked directly.
 
 use std::collections::BTreeSet;

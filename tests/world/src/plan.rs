@@ -95,6 +95,8 @@ pub(crate) struct Plan {
     pub(crate) queues: Vec<Queue>,
     /// More jobs ask for whole nodes than there are, most of them for a fixed number.
     pub(crate) crowded: bool,
+    /// Jobs of equal priority go by fair share.
+    pub(crate) fair_share_half_life: Option<Duration>,
     /// The most GPUs that the jobs of one user may hold together.
     pub(crate) user_gpus_max: Option<u32>,
     /// `stalls`: runners notice which ranks move, and some stand still. `stalls_long`: for so long that jobs without a limit
@@ -210,6 +212,7 @@ impl Plan {
             gpus_max: GpusMax::each(self.gpus_max),
             user_gpus_max: GpusMax::each(self.user_gpus_max),
             queues: Queues::new(self.queues.clone()).expect("the world draws good queues"),
+            fair_share_half_life: self.fair_share_half_life,
             ..Policy::default()
         }
     }
@@ -342,6 +345,7 @@ impl Plan {
             preemption: Preemption::Shrink,
             gpus_max: None,
             queues: Vec::new(),
+            fair_share_half_life: None,
             crowded: false,
             user_gpus_max: None,
             stalls: false,

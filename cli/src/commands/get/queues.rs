@@ -28,13 +28,30 @@ pub(super) fn asked(words: &[String]) -> Option<Option<&str>> {
     KINDS.contains(&kind.as_str()).then_some(name)
 }
 
-/// All queues, and when jobs that wait will start if that is asked for.
+/// All queues, and what else the request asks for.
 pub(crate) async fn list(
     client: &Client,
-    start_estimates: bool,
+    request: ListQueuesRequest,
 ) -> Result<ListQueuesResponse, Status> {
-    let request = client.ask(ListQueuesRequest { start_estimates });
+    let request = client.ask(request);
     Ok(client.queues().list(request).await?.into_inner())
+}
+
+/// What a list of those that wait needs: the queues, the order, and when each will start. Without estimates, which alone may be asked for too
+/// often, it says why.
+pub(crate) async fn of_waiting(client: &Client) -> (ListQueuesResponse, Option<Status>) {
+    let ask = |start_estimates| ListQueuesRequest {
+        start_estimates,
+        order: true,
+        ..ListQueuesRequest::default()
+    };
+    match list(client, ask(true)).await {
+        Ok(answer) => (answer, None),
+        Err(status) => {
+            let answer = list(client, ask(false)).await;
+            (answer.unwrap_or_default(), Some(status))
+        }
+    }
 }
 
 pub(super) async fn get(cx: &Context, args: &Get, name: Option<&str>) -> Result<(), Failure> {
@@ -45,7 +62,7 @@ pub(super) async fn get(cx: &Context, args: &Get, name: Option<&str>) -> Result<
         ));
     }
     let client = cx.connect().await?;
-    let all = list(&client, false).await;
+    let all = list(&client, ListQueuesRequest::default()).await;
     let all = all.map_err(|status| client.failure(status))?.queues;
     let mut shown = queues::all(&all);
     shown.retain(|queue| name.is_none_or(|name| queue.name == name));

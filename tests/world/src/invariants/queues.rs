@@ -1,6 +1,7 @@
 //! I25: priorities, the limits of namespaces and users, and what jobs give up for others.
 
 mod beside;
+mod fair;
 mod quotas;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ pub(super) fn of_priorities(world: &World, judge: &Judge, changes: &[Change]) ->
         let gives = before.and_then(|before| gives_rightly(world, judge, before, job, &after));
         gives
             .or_else(|| within_the_limit(world, before, job, &after))
+            .or_else(|| fair::goes_to_whoever_has_used_less(world, judge, before?, job, &after))
             .or_else(|| quotas::within_quotas(world, before, job, &after))
     })
 }
@@ -166,10 +168,17 @@ fn rank(job: &JobRecord) -> (std::cmp::Reverse<i32>, Timestamp, &JobUid) {
     (std::cmp::Reverse(job.spec.priority), job.created, &job.uid)
 }
 
-/// The one that waits and comes first.
+/// Whether the first may come before the other. Where they go by what was used, either may.
+fn may_come_before(world: &World, one: &JobRecord, other: &JobRecord) -> bool {
+    rank(one) < rank(other) || fair::is_by_use(world, one, other)
+}
+
+/// The one that waits and comes first, if that is known.
 fn first(world: &World) -> Option<&JobRecord> {
-    let waiting = world.store.jobs.values().filter(|job| waits(job));
-    waiting.min_by_key(|job| rank(job))
+    let waiting = || world.store.jobs.values().filter(|job| waits(job));
+    let first = waiting().min_by_key(|job| rank(job))?;
+    let mut others = waiting().filter(|other| other.uid != first.uid);
+    (!others.any(|other| may_come_before(world, other, first))).then_some(first)
 }
 
 /// Whether a job truly says that its room is kept for another, or that its namespace has enough.
@@ -177,7 +186,8 @@ pub(crate) fn is_held_back(world: &World, job: &JobRecord) -> bool {
     if !world.plan.queues.is_empty() {
         return quotas::is_held_back(world, job) || is_limited(world, job);
     }
-    let kept = first(world).is_some_and(|first| rank(first) < rank(job));
+    let mut waiting = world.store.jobs.values().filter(|job| waits(job));
+    let kept = waiting.any(|other| may_come_before(world, other, job));
     kept || is_limited(world, job)
 }
 

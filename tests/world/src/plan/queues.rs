@@ -1,12 +1,17 @@
 //! Draws what makes jobs wait: crowds of them, and the operator's preemption, limits and trees of queues.
 
-use muster_core::{fleet::queues::Queue, spec::Preemption};
+use std::time::Duration;
+
+use muster_core::{fleet::queues::Queue, period, spec::Preemption};
 
 use super::{Cut, Plan, Size};
 use crate::rng::Rng;
 
 /// How many seeds in a hundred have more jobs than whole nodes for them.
 const CROWDS_SHARE: u64 = 8;
+
+/// How many seeds in a hundred have fair shares, of those with GPUs.
+const FAIR_SHARE: u64 = 20;
 
 impl Plan {
     /// Draws whether more jobs ask for whole nodes than there are, from a source of its own.
@@ -83,6 +88,24 @@ impl Plan {
         }
     }
 
+    /// Draws whether jobs of equal priority go by fair share, from a source of its own: other seeds keep their histories.
+    pub(crate) fn draw_fair_share(&mut self, seed: u64) {
+        // These bytes spell "fair".
+        let mut fair = Rng::new(seed ^ 0x6661_6972);
+        if self.gpus == 0 || self.pods || !fair.percent(FAIR_SHARE) {
+            return;
+        }
+        let longest = fair.percent(60);
+        let half_life = match longest {
+            true => period::LONGEST,
+            false => Duration::from_secs(fair.range(60, 600)),
+        };
+        self.fair_share_half_life = Some(half_life);
+        for queue in &mut self.queues {
+            queue.weight = fair.percent(30).then(|| fair.range(1, 4) as u32);
+        }
+    }
+
     /// The namespace of a job, and the queue that it names.
     pub(crate) fn queue_of(&self, number: usize) -> (Option<String>, Option<String>) {
         let with_jobs = || {
@@ -120,6 +143,7 @@ fn tree(rng: &mut Rng, all: u64) -> Vec<Queue> {
                 lending_limit: limit(rng),
                 namespaces: [format!("q{number}")].into(),
                 max_priority: None,
+                weight: None,
             }
         })
         .collect();

@@ -2,8 +2,9 @@
 //! before it, may begin as far as limits and quotas go, and could do so if more nodes were free.
 
 use super::{
+    may_come_before,
     quotas::{is_entitled, may_hold, queue_of},
-    rank, waits, *,
+    waits, *,
 };
 use crate::liveness::{usable, waits_for_a_person};
 
@@ -60,8 +61,14 @@ fn comes_before(world: &World, one: &JobRecord, other: &JobRecord) -> bool {
     let is_behind = || {
         let mut all = world.store.jobs.values();
         let queue = queue_of(world, other);
-        all.any(|job| waits(job) && queue_of(world, job) == queue && rank(job) < rank(other))
+        all.any(|job| {
+            waits(job) && queue_of(world, job) == queue && may_come_before(world, job, other)
+        })
     };
     let entitled = gets_its_own(world, other) && !is_behind();
-    (!gets_its_own(world, one), rank(one)) < (!entitled, rank(other))
+    let own = gets_its_own(world, one);
+    match own == entitled {
+        true => may_come_before(world, one, other),
+        false => own,
+    }
 }

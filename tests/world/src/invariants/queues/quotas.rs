@@ -7,7 +7,7 @@ use muster_core::{
     spec::Preemption,
 };
 
-use super::{beside::all_that_is_held, is_limited, least, rank, waits, *};
+use super::{beside::all_that_is_held, is_limited, least, may_come_before, rank, waits, *};
 use crate::liveness::{usable, waits_for_a_person};
 
 /// The place of a job's queue.
@@ -171,7 +171,14 @@ pub(crate) fn lender_gets_its_own(world: &World) -> Option<(String, String)> {
         let queue = queue_of(world, job);
         queue.is_some_and(|queue| usage[queue] + least(job) <= quota(&queues[queue]))
     });
-    let job = entitled.min_by_key(|job| rank(job))?;
+    let entitled: Vec<&JobRecord> = entitled.collect();
+    let job = *entitled.iter().min_by_key(|job| rank(job))?;
+    let comes_first =
+        |other: &&JobRecord| other.uid == job.uid || !may_come_before(world, other, job);
+    // Which of them comes first is not known.
+    if !entitled.iter().all(comes_first) {
+        return None;
+    }
     // Within a queue they begin in their order: one before it that needs more than the quota, and may borrow it, keeps what there is.
     let all_given = all_that_is_held(world);
     let may_begin = |other: &JobRecord| {
@@ -183,7 +190,7 @@ pub(crate) fn lender_gets_its_own(world: &World) -> Option<(String, String)> {
             && room >= other.spec.min_replicas as usize
     };
     let mut before = waiting().filter(|other| queue_of(world, other) == queue_of(world, job));
-    if before.any(|other| rank(other) < rank(job) && may_begin(other)) {
+    if before.any(|other| may_come_before(world, other, job) && may_begin(other)) {
         return None;
     }
     // One with roles may wait for any node, and one that takes no GPUs but has roles keeps any.

@@ -38,6 +38,7 @@ mod semantics;
 mod server;
 mod sessions;
 mod shared_trust;
+mod shares;
 mod signals;
 mod stacks;
 mod starts;

@@ -12,11 +12,24 @@ impl World {
             true => nodes,
             false => 1,
         };
+        // Alike, so that only their owners say which comes first.
+        let (nodes, min, priority) = match self.plan.fair_share_half_life {
+            Some(_) => {
+                let half = self
+                    .plan
+                    .machines
+                    .div_ceil(2)
+                    .min(self.plan.members_max as usize);
+                (half as i64, half as i64, Some(0))
+            }
+            None => (nodes, min, spec.priority),
+        };
         SpecDocument {
             replicas: Some(nodes),
             min_replicas: Some(min),
             max_replicas: Some(nodes),
             gpus_per_node: Some(self.plan.gpus.into()),
+            priority,
             roles: Vec::new(),
             framework: None,
             placement: None,

@@ -90,7 +90,7 @@ impl World {
         plan.draw_crowds(seed, &options.cut);
         plan.draw_queues(seed);
         plan.draw_more_queues(seed);
-        plan.draw_fair_share(seed);
+        plan.draw_fair_share(seed, &options.cut);
         plan.draw_multiples(seed);
         plan.draw_stalls(seed, &options.cut);
         let mut waits = Rng::new(seed ^ WAITS);

@@ -10,8 +10,8 @@ use crate::rng::Rng;
 /// How many seeds in a hundred have more jobs than whole nodes for them.
 const CROWDS_SHARE: u64 = 8;
 
-/// How many seeds in a hundred have fair shares, of those with GPUs.
-const FAIR_SHARE: u64 = 20;
+/// How many crowds in a hundred have fair shares.
+const FAIR_SHARE: u64 = 40;
 
 impl Plan {
     /// Draws whether more jobs ask for whole nodes than there are, from a source of its own.
@@ -88,21 +88,30 @@ impl Plan {
         }
     }
 
-    /// Draws whether jobs of equal priority go by fair share, from a source of its own: other seeds keep their histories.
-    pub(crate) fn draw_fair_share(&mut self, seed: u64) {
+    /// Draws whether jobs of equal priority go by fair share, from a source of its own: other seeds keep their histories. Only in a crowd
+    /// does it matter who comes first.
+    pub(crate) fn draw_fair_share(&mut self, seed: u64, cut: &Cut) {
         // These bytes spell "fair".
         let mut fair = Rng::new(seed ^ 0x6661_6972);
-        if self.gpus == 0 || self.pods || !fair.percent(FAIR_SHARE) {
+        if !self.crowded || !fair.percent(FAIR_SHARE) {
             return;
         }
-        let longest = fair.percent(60);
-        let half_life = match longest {
+        let half_life = match fair.percent(60) {
             true => period::LONGEST,
             false => Duration::from_secs(fair.range(60, 600)),
         };
         self.fair_share_half_life = Some(half_life);
+        if fair.percent(70) {
+            self.queues.clear();
+        }
         for queue in &mut self.queues {
             queue.weight = fair.percent(30).then(|| fair.range(1, 4) as u32);
+        }
+        // Somebody is to have used more for a while.
+        self.jobs = cut.jobs.unwrap_or(fair.range(8, 14) as usize);
+        self.user_gap = fair.ms(2_000, 10_000);
+        if cut.trouble_ms.is_none() {
+            self.trouble = fair.ms(120_000, 240_000);
         }
     }
 

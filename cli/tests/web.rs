@@ -142,6 +142,7 @@ fn tree(with_start: bool) -> ListQueuesResponse {
             ..Queue::default()
         }],
         starts: vec![start].into_iter().filter(|_| with_start).collect(),
+        ..ListQueuesResponse::default()
     }
 }
 

@@ -265,6 +265,7 @@ fn queue() -> QueueStory {
         queues: ListQueuesResponse {
             starts: starts.collect(),
             queues: vec![queue; 3],
+            ..ListQueuesResponse::default()
         },
         jobs,
         missing: long(),

@@ -128,7 +128,7 @@ fn story() -> QueueStory {
                 ),
                 start("a", "young", 0, "nobody knows when job b/old ends"),
             ],
-            queues: Vec::new(),
+            ..ListQueuesResponse::default()
         },
         ..QueueStory::default()
     }
@@ -223,7 +223,7 @@ fn ten_thousand_that_wait_fit_on_a_page() {
     let story = QueueStory {
         queues: ListQueuesResponse {
             starts: starts.collect(),
-            queues: Vec::new(),
+            ..ListQueuesResponse::default()
         },
         jobs,
         ..QueueStory::default()

@@ -179,6 +179,23 @@ POSITION   NAME     PRIORITY   WANTS   GPUS   WAITS   START             LACKS   
     }
 
     #[test]
+    fn the_coordinators_order_goes_before_priority_and_age() {
+        let jobs = [
+            job("old", 0, 2, true),
+            job("young", 0, 9, true),
+            job("new", 5, 10, true),
+        ];
+        let order = [1, 0].map(|place: usize| jobs[place].r#ref.clone().unwrap());
+        let waiting = in_order(&jobs, &order, "");
+        let names: Vec<&str> = waiting.iter().map(|one| one.name).collect();
+        assert_eq!(
+            names,
+            ["young", "old", "new"],
+            "it has not heard of the last"
+        );
+    }
+
+    #[test]
     fn a_job_that_may_not_start_yet_has_no_place() {
         let mut later = job("later", 99, 1, false);
         let status = later.status.as_mut().unwrap();

@@ -338,3 +338,31 @@ fn whom_a_limit_holds_back_keeps_nothing_whoever_asks() {
     assert_eq!(bench.members("elastic").len(), 1);
     assert!(!waits(&bench, "small"), "{}", bench.job("small").message);
 }
+
+/// Two jobs that could not start yet when a later one began wait before it, and a third behind it. Its nodes come back one after the
+/// other.
+#[test]
+fn what_a_job_gives_back_goes_to_those_before_it() {
+    let mut bench = fleet(&[("a", "x", 1), ("b", "x", 1)]);
+    let at = bench.now + 30 * SECOND;
+    for name in ["first", "second"] {
+        let later = SpecDocument {
+            start_after: Some(at.rfc3339()),
+            ..of(1, 1, 0)
+        };
+        bench.submit(name, later);
+    }
+    bench.pass(SECOND);
+    bench.submit("holds", of(2, 1, 0));
+    bench.pass(SECOND);
+    bench.submit("third", of(1, 1, 0));
+    bench.pass(40 * SECOND);
+    assert!(
+        ["first", "second", "third"]
+            .iter()
+            .all(|job| waits(&bench, job))
+    );
+    cancel(&mut bench, "holds");
+    let waiting = ["first", "second", "third"].map(|job| waits(&bench, job));
+    assert_eq!(waiting, [false, false, true]);
+}

@@ -362,6 +362,12 @@ impl PolicyOptions {
                 "--history-days: must be at least 1; --history-records 0 keeps no history".into(),
             );
         }
+        if self.history_records == 0 && self.turns.fair_share_half_life.is_some() {
+            return Err(
+                "--fair-share-half-life: what jobs that are over have used is read from the history, and --history-records 0 keeps none"
+                    .into(),
+            );
+        }
         if self.nodes_max == 0 {
             return Err("--nodes-max: must be at least 1".into());
         }
@@ -451,6 +457,10 @@ mod tests {
         assert_eq!(
             refused(&["--history-days", "0"]),
             "--history-days: must be at least 1; --history-records 0 keeps no history"
+        );
+        assert_eq!(
+            refused(&["--fair-share-half-life", "7d", "--history-records", "0"]),
+            "--fair-share-half-life: what jobs that are over have used is read from the history, and --history-records 0 keeps none"
         );
         assert_eq!(
             refused(&["--gpus-max", "a=1,b=2,a=3"]),

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use muster_page::waiting::{self, Waiting};
-use muster_proto::v1::{Job, JobStatus, ListQueuesResponse};
+use muster_proto::v1::{Job, JobStatus, ListQueuesRequest, ListQueuesResponse};
 use muster_rpc::credentials::now_us;
 
 use super::get::{self, queues};
@@ -81,10 +81,8 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
 
 /// The order of the jobs that wait, and when they will start. The queue is of use without, so it is no failure if nobody says it.
 async fn said(cx: &Context, client: &Client) -> ListQueuesResponse {
-    let (said, refused) = queues::of_waiting(client).await;
-    if let Some(status) = refused {
-        cx.say(format!("{NO_STARTS}: {}", client.failure(status)));
-    }
+    let (said, missing) = queues::of_waiting(client).await;
+    missing.into_iter().for_each(|missing| cx.say(missing));
     said
 }
 
@@ -96,7 +94,17 @@ pub(super) async fn start_line(cx: &Context, client: &Client, job: &Job) -> Stri
     if !status.is_some_and(|status| waits(status) && !status.suspended) {
         return String::new();
     }
-    let starts = said(cx, client).await.starts;
+    let request = ListQueuesRequest {
+        start_estimates: true,
+        ..ListQueuesRequest::default()
+    };
+    let starts = match queues::list(client, request).await {
+        Ok(answer) => answer.starts,
+        Err(status) => {
+            cx.say(format!("{NO_STARTS}: {}", client.failure(status)));
+            return String::new();
+        }
+    };
     let start = start::of(&starts, &named.namespace, &named.name);
     start.map_or(String::new(), |start| {
         start::sentence(start, now_us()) + "\n"

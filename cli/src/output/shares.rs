@@ -3,7 +3,7 @@
 use muster_proto::v1;
 use serde::Serialize;
 
-pub(crate) const HEADS: [&str; 5] = ["NAME", "USER", "WEIGHT", "GPU-HOURS", "ORDER"];
+pub(crate) const HEADS: [&str; 5] = ["NAME", "USER", "WEIGHT", "GPU-HOURS", "PLACE"];
 
 /// What one queue, namespace or user has used. It is also the form of `-o json` and `-o yaml`.
 #[derive(Debug, Serialize)]
@@ -13,14 +13,14 @@ pub(crate) struct Shown {
     queue: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     namespace: String,
-    /// None: all its users together. Empty: those who have not proven who they are.
+    /// None: all its users together. Empty: all those whose names nobody vouches for.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     weight: u32,
-    /// Each counted by how long ago it was.
+    /// Faded by the half-life.
     gpu_seconds: u64,
     /// From 1, among those that it is compared with.
-    order: u32,
+    place: u32,
 }
 
 pub(crate) fn all(fair_share: &v1::FairShare) -> Vec<Shown> {
@@ -30,7 +30,7 @@ pub(crate) fn all(fair_share: &v1::FairShare) -> Vec<Shown> {
         user: share.user.clone(),
         weight: share.weight,
         gpu_seconds: share.gpu_seconds,
-        order: share.place,
+        place: share.place,
     });
     all.collect()
 }
@@ -40,7 +40,7 @@ impl Shown {
     pub(crate) fn row(&self) -> Vec<String> {
         let user = match self.user.as_deref() {
             None => "-",
-            Some("") => "(not proven)",
+            Some("") => "(others)",
             Some(user) => user,
         };
         let hours = self.gpu_seconds as f64 / 3_600.0;
@@ -49,7 +49,7 @@ impl Shown {
             user.to_owned(),
             self.weight.to_string(),
             format!("{hours:.1}"),
-            self.order.to_string(),
+            self.place.to_string(),
         ]
     }
 }
@@ -79,16 +79,16 @@ mod tests {
         assert_eq!(
             Table::new(HEADS.to_vec()).render(&rows, true),
             "\
-NAME     USER           WEIGHT   GPU-HOURS   ORDER
-vision   -              1        2.0         2
-vision   (not proven)   1        0.0         1
-vision   ann            1        2.0         2
+NAME     USER       WEIGHT   GPU-HOURS   PLACE
+vision   -          1        2.0         2
+vision   (others)   1        0.0         1
+vision   ann        1        2.0         2
 "
         );
         let json = serde_json::to_value(&shown[1]).unwrap();
         assert_eq!(
             json,
-            serde_json::json!({"namespace": "vision", "user": "", "weight": 1, "gpuSeconds": 0, "order": 1})
+            serde_json::json!({"namespace": "vision", "user": "", "weight": 1, "gpuSeconds": 0, "place": 1})
         );
     }
 }

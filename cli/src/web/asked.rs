@@ -11,7 +11,7 @@ use muster_proto::{
 use tonic::Status;
 
 use crate::{
-    commands::{get, queue::NO_STARTS},
+    commands::get,
     connect::Client,
     fail::Failure,
     output::{self, listing::Listed},
@@ -66,11 +66,9 @@ pub(crate) async fn queue(client: &Client, namespace: &str) -> Answer<QueueStory
         namespace: namespace.to_owned(),
         ..QueueStory::default()
     };
-    let (queues, refused) = get::queues::of_waiting(client).await;
+    let (queues, missing) = get::queues::of_waiting(client).await;
     story.queues = queues;
-    if let Some(status) = refused {
-        story.missing = format!("{NO_STARTS}: {}", client.failure(status));
-    }
+    story.missing = missing.unwrap_or_default();
     Ok(story)
 }
 

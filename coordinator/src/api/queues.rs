@@ -1,5 +1,7 @@
 //! `muster.v1.QueueService`.
 
+use std::collections::BTreeSet;
+
 use muster_core::{
     fleet::{Request as FleetRequest, queues::OTHERS},
     id::JobName,
@@ -69,12 +71,11 @@ impl Queues {
         }
         let answer = handle.request(rights.actor(""), FleetRequest::Shares).await;
         let shares = status::shares(answer.map_err(status::no_answer)?)?;
-        let sees = |share: &v1::Share| match share.queue.is_empty() {
-            true => rights.scope.has(&share.namespace),
-            false => share.user.is_none() || sees_all_of(rights, queues, &share.queue),
-        };
-        let fair_share = shares.map(|shares| v1::FairShare {
-            shares: shares.iter().map(wire::share).filter(sees).collect(),
+        let fair_share = shares.map(|shares| {
+            let shares = shares.iter().map(wire::share).collect();
+            v1::FairShare {
+                shares: visible(shares, queues, |namespace| rights.scope.has(namespace)),
+            }
         });
         Ok((order, fair_share))
     }
@@ -96,13 +97,74 @@ impl Queues {
     }
 }
 
-/// Whether the caller may see all namespaces whose jobs are in this queue.
-fn sees_all_of(rights: &Rights, queues: &[v1::Queue], name: &str) -> bool {
-    let mut named = queues.iter().filter(|queue| queue.name == name);
-    named.all(|queue| {
-        queue
-            .namespaces
-            .iter()
-            .all(|namespace| rights.scope.has(namespace))
-    })
+/// What somebody may see who sees the jobs of some namespaces: these namespaces with their users, all queues as in the list of queues, and the
+/// users of those queues whose namespaces he all sees.
+fn visible(
+    shares: Vec<v1::Share>,
+    queues: &[v1::Queue],
+    sees: impl Fn(&str) -> bool,
+) -> Vec<v1::Share> {
+    let whole = queues
+        .iter()
+        .filter(|queue| queue.namespaces.iter().all(|name| sees(name)));
+    let whole: BTreeSet<&str> = whole.map(|queue| queue.name.as_str()).collect();
+    let is_seen = |share: &v1::Share| match share.queue.is_empty() {
+        true => sees(&share.namespace),
+        false => share.user.is_none() || whole.contains(share.queue.as_str()),
+    };
+    shares.into_iter().filter(is_seen).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(queue: &str, namespace: &str, user: Option<&str>) -> v1::Share {
+        v1::Share {
+            queue: queue.into(),
+            namespace: namespace.into(),
+            user: user.map(str::to_owned),
+            ..v1::Share::default()
+        }
+    }
+
+    fn queue(name: &str, namespaces: &[&str]) -> v1::Queue {
+        v1::Queue {
+            name: name.into(),
+            namespaces: namespaces.iter().map(|name| (*name).to_owned()).collect(),
+            ..v1::Queue::default()
+        }
+    }
+
+    #[test]
+    fn who_sees_some_namespaces_sees_their_users_only() {
+        let all = vec![
+            share("", "a", None),
+            share("", "a", Some("ann")),
+            share("", "b", None),
+            share("", "b", Some("ben")),
+        ];
+        assert_eq!(visible(all.clone(), &[], |name| name == "a"), all[..2]);
+        assert_eq!(visible(all.clone(), &[], |_| true), all);
+    }
+
+    #[test]
+    fn users_of_a_queue_are_seen_by_who_sees_all_its_namespaces() {
+        let queues = [queue("both", &["a", "b"]), queue("rest", &["a", OTHERS])];
+        let all = vec![
+            share("both", "", None),
+            share("both", "", Some("ben")),
+            share("rest", "", None),
+            share("rest", "", Some("carl")),
+            share("gone", "", Some("dan")),
+        ];
+        let seen = |names: &[&str]| {
+            let shares = visible(all.clone(), &queues, |name| names.contains(&name));
+            let users = shares.into_iter().filter_map(|share| share.user);
+            users.collect::<Vec<String>>()
+        };
+        assert!(seen(&["a"]).is_empty());
+        assert_eq!(seen(&["a", "b"]), ["ben"]);
+        assert_eq!(visible(all.clone(), &queues, |_| false).len(), 2);
+    }
 }

@@ -44,9 +44,9 @@ pub struct TurnOptions {
     #[arg(long, env = "MUSTER_QUEUES", value_name = "FILE")]
     pub queues: Option<PathBuf>,
 
-    /// Of jobs of equal priority those go first whose owners have used the least GPU time of late: it counts half as much
-    /// with each such period. Slurm's default is 7d. Queues are compared, or without --queues namespaces, and then
-    /// the users of one. Without this flag jobs of equal priority go by age.
+    /// Of jobs of equal priority those go first whose owners have used the least GPU time of late: GPU time counts half as
+    /// much after each PERIOD, from 1m to 30d; Slurm's default is 7d. First queues are compared, or namespaces where there are
+    /// none, then the users of one. Without this flag jobs of equal priority go by age. Needs a history.
     #[arg(long, env = "MUSTER_FAIR_SHARE_HALF_LIFE", value_name = "PERIOD", value_parser = parse_half_life)]
     pub fair_share_half_life: Option<Duration>,
 
@@ -65,7 +65,7 @@ pub struct TurnOptions {
     #[arg(long, env = "MUSTER_EVICT_AFTER", value_name = "PERIOD", default_value = "5m", value_parser = period::parse)]
     pub evict_after: Duration,
 
-    /// How long a job waits for room before it keeps it from jobs of its priority that came later. From
+    /// How long a job waits for room before it keeps it from jobs of its priority that are behind it. From
     /// lower priorities it keeps it at once.
     #[arg(long, env = "MUSTER_RESERVE_AFTER", value_name = "PERIOD", default_value = "10m", value_parser = period::parse)]
     pub reserve_after: Duration,

@@ -16,7 +16,10 @@
 mod standing;
 mod used;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 pub use standing::Share;
 pub(crate) use standing::{Standing, Standings};
@@ -64,8 +67,8 @@ impl FairShare {
         };
         let uses = uses(&policy.queues, history, jobs(), now, half_life);
         let standings = Standings::of_uses(&policy.queues, &uses, jobs());
-        let mut jobs = jobs();
-        let is_other = jobs.any(|job| standings.of(job) != self.standings.of(job));
+        let before_and_now = jobs().map(|job| (self.standings.of(job), standings.of(job)));
+        let is_other = is_other_order(before_and_now.collect());
         *self = Self {
             standings,
             uses,
@@ -86,6 +89,13 @@ impl FairShare {
     }
 }
 
+/// Whether some that had these standings before, and have those now, are in another order.
+fn is_other_order(before_and_now: BTreeSet<(Standing, Standing)>) -> bool {
+    let all: Vec<(Standing, Standing)> = before_and_now.into_iter().collect();
+    all.windows(2)
+        .any(|pair| pair[0].0 == pair[1].0 || pair[0].1 >= pair[1].1)
+}
+
 /// What each user has used. Jobs with a template are left out, as in all that is said of queues.
 fn uses<'j>(
     queues: &Queues,
@@ -103,11 +113,14 @@ fn uses<'j>(
         *users.entry(user.to_owned()).or_default() += used.counts(now, half_life);
     };
     for over in history.over() {
+        let Some(gpu_time) = over.gpu_time else {
+            continue;
+        };
         let unit = standing::unit_of(queues, &over.name.namespace, over.queue.as_deref());
         let used = Used {
-            gpu_time: over.gpu_time,
+            gpu_time,
             from: over.started,
-            to: over.finished,
+            to: over.held_until,
         };
         add(unit, &user_of(over.owner.as_ref()), used);
     }
@@ -128,4 +141,29 @@ fn uses<'j>(
     uses.into_iter()
         .map(|(unit, users)| (unit, whole(users)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_another_one_if_somebody_passes_somebody() {
+        let standing = |place| Standing::of_places(place, 0);
+        let is_other = |pairs: &[(u32, u32)]| {
+            let pairs = pairs
+                .iter()
+                .map(|(was, is)| (standing(*was), standing(*is)));
+            is_other_order(pairs.collect())
+        };
+        assert!(!is_other(&[]));
+        assert!(!is_other(&[(0, 0), (1, 1)]));
+        assert!(
+            !is_other(&[(0, 1), (1, 5), (0, 1)]),
+            "others came in between"
+        );
+        assert!(is_other(&[(0, 1), (1, 0)]));
+        assert!(is_other(&[(0, 0), (1, 0)]), "equal ones go by age");
+        assert!(is_other(&[(0, 0), (0, 1)]));
+    }
 }

@@ -66,7 +66,7 @@ pub struct Policy {
     pub submits_burst: u32,
     /// The rate at which one caller may ask what would become of a job, and how often at once.
     pub plans: Rate,
-    /// A job that has waited for room for so long keeps it from others of its priority that came later. From lower
+    /// A job that has waited for room for so long keeps it from others of its priority that are behind it. From lower
     /// priorities it keeps it from the first moment on.
     pub reserve_after: Duration,
     /// What may be done to a job at most, so that one of higher priority can start.
@@ -81,7 +81,7 @@ pub struct Policy {
     pub user_gpus_max: GpusMax,
     /// Quotas of queues.
     pub queues: Queues,
-    /// With each such time GPU time that was used counts half as much. `None`: jobs of equal priority go by age alone.
+    /// GPU time that was used counts half as much after each such time. `None`: jobs of equal priority go by age alone.
     pub fair_share_half_life: Option<Duration>,
     /// How many nodes may be known, including those that are gone.
     pub nodes_max: usize,

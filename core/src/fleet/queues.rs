@@ -11,7 +11,10 @@
 //!
 //! All of this is arithmetic about how many GPUs the jobs of each queue hold. It knows no jobs.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 /// Stands for every namespace that no queue names.
 pub const OTHERS: &str = "*";
@@ -43,6 +46,10 @@ pub struct Queue {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queues {
     all: Vec<Checked>,
+    /// The place of each by its name.
+    names: BTreeMap<String, usize>,
+    /// The place of the first queue that names a namespace.
+    first: BTreeMap<String, usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,9 +137,20 @@ impl Queues {
             one.children = children;
         }
         match wrong.is_empty() {
-            true => Ok(Queues { all }),
+            true => Ok(Queues::of_checked(all)),
             false => Err(wrong),
         }
+    }
+
+    fn of_checked(all: Vec<Checked>) -> Queues {
+        let (mut names, mut first) = (BTreeMap::new(), BTreeMap::new());
+        for (at, one) in all.iter().enumerate() {
+            names.insert(one.queue.name.clone(), at);
+            for namespace in &one.queue.namespaces {
+                first.entry(namespace.clone()).or_insert(at);
+            }
+        }
+        Queues { all, names, first }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -147,15 +165,13 @@ impl Queues {
         named: Option<&'a str>,
     ) -> Result<QueueId, NoQueue<'a>> {
         let has = |one: &Checked, name: &str| one.queue.namespaces.contains(name);
-        let first = |name: &str| self.all.iter().position(|one| has(one, name));
+        let first = |name: &str| self.first.get(name).copied();
         let found = match named {
             None => first(namespace)
                 .or_else(|| first(OTHERS))
                 .ok_or(NoQueue::OfNamespace(namespace))?,
             Some(queue) => {
-                let named = |one: &Checked| one.queue.name == queue;
-                let at = self.all.iter().position(named);
-                let at = at.ok_or(NoQueue::Named(queue))?;
+                let at = *self.names.get(queue).ok_or(NoQueue::Named(queue))?;
                 let one = &self.all[at];
                 // A namespace that some queue names is none of the others.
                 let is_other = first(namespace).is_none() && has(one, OTHERS);

@@ -30,17 +30,16 @@ use crate::{
 };
 
 /// The first pass settles the jobs with news, which may free nodes: a member is dead, a job has
-/// ended. If nodes are free already, it also serves the jobs that wait, until something is freed: those that have not been
-/// asked by then are put off to the second pass, which asks all that wait, the most important first. The third serves
-/// jobs that must avoid a node that was cordoned in the second. A job without news frees no node, and neither does
-/// a cordon, so more passes would find nothing.
+/// ended. If nodes are free already, it also serves the jobs that wait, until something is freed, also by a job whose rank is
+/// between theirs: those that have not been asked by then are put off to the second pass, which asks all that wait, the most
+/// important first. The third serves jobs that must avoid a node that was cordoned in the second. Only a job with news frees a node,
+/// and a cordon frees none, so more passes would find nothing.
 const PASSES: usize = 3;
 
 impl Fleet {
     /// Settles every job that has news or waits for room, the most important first.
     pub(crate) fn settle_all(&mut self, scratch: &mut Scratch) {
         self.follow_capacity(scratch);
-        self.reckon_shares(scratch);
         // Most turns are heartbeats, which touch no job.
         if !scratch.changes.capacity
             && scratch.changes.jobs.is_empty()
@@ -115,7 +114,7 @@ impl Fleet {
     }
 
     /// Finds out whose jobs come first among equals, if it is time. If the order is another one, all that wait are asked.
-    fn reckon_shares(&mut self, scratch: &mut Scratch) {
+    pub(crate) fn reckon_shares(&mut self, scratch: &mut Scratch) {
         let active = || self.active.iter().filter_map(|uid| self.jobs.get(uid));
         let (share, policy) = (&mut self.fair_share, &self.policy);
         scratch.changes.capacity |= share.reckon(active, &self.history, policy, scratch.now);

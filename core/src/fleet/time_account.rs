@@ -195,6 +195,9 @@ pub struct TimeAccount {
     /// clock was ahead, and the next one's is right again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed: Option<Timestamp>,
+    /// When a state ended last in which it held GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_until: Option<Timestamp>,
     /// The last step that was lost. Steps up to it are made again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_to: Option<u64>,
@@ -219,6 +222,7 @@ impl TimeAccount {
                 unshown: false,
             }),
             closed: None,
+            held_until: None,
             repeats_to: None,
             culprit: None,
             blamed: BTreeMap::new(),
@@ -273,6 +277,9 @@ impl TimeAccount {
     fn end_state(&mut self, at: Timestamp) -> Option<Timestamp> {
         let open = self.open.take()?;
         let at = at.max(open.since);
+        if open.gpus > 0 {
+            self.held_until = Some(at);
+        }
         add(&mut self.spent, open.state, at.since(open.since), open.gpus);
         self.add_blame(open, at.since(open.since));
         Some(at)

@@ -36,6 +36,8 @@ impl Fleet {
         }
         // Timers are not stored, so the first turn looks at every job.
         scratch.changes.capacity = std::mem::take(&mut self.fresh);
+        // What is asked for in this turn is answered by the order that it decides by.
+        self.reckon_shares(&mut scratch);
         for input in inputs {
             self.apply(input, &mut scratch);
         }

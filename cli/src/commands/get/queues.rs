@@ -3,7 +3,7 @@
 use muster_proto::v1::{ListQueuesRequest, ListQueuesResponse};
 use tonic::Status;
 
-use super::Get;
+use super::{super::queue::NO_STARTS, Get};
 use crate::{
     args::Format,
     connect::Client,
@@ -37,9 +37,9 @@ pub(crate) async fn list(
     Ok(client.queues().list(request).await?.into_inner())
 }
 
-/// What a list of those that wait needs: the queues, the order, and when each will start. Without estimates, which alone may be asked for too
-/// often, it says why.
-pub(crate) async fn of_waiting(client: &Client) -> (ListQueuesResponse, Option<Status>) {
+/// What a list of those that wait needs: the queues, the order, and when each will start. Estimates alone may be asked for too often, and the list
+/// is of use without all of it. So what is missing is said, and it is no failure.
+pub(crate) async fn of_waiting(client: &Client) -> (ListQueuesResponse, Option<String>) {
     let ask = |start_estimates| ListQueuesRequest {
         start_estimates,
         order: true,
@@ -48,8 +48,14 @@ pub(crate) async fn of_waiting(client: &Client) -> (ListQueuesResponse, Option<S
     match list(client, ask(true)).await {
         Ok(answer) => (answer, None),
         Err(status) => {
-            let answer = list(client, ask(false)).await;
-            (answer.unwrap_or_default(), Some(status))
+            let missing = format!("{NO_STARTS}: {}", client.failure(status));
+            match list(client, ask(false)).await {
+                Ok(answer) => (answer, Some(missing)),
+                Err(_) => {
+                    let missing = format!("{missing}; the order is that of priority and age");
+                    (ListQueuesResponse::default(), Some(missing))
+                }
+            }
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) async fn get(cx: &Context, args: &Get) -> Result<(), Failure> {
         Format::Name => Err(Failure::usage("shares have no names: use -o json")),
         Format::Table | Format::Wide if shown.is_empty() => {
             cx.say(match fair_share {
-                Some(_) => "Nobody has used a GPU yet.",
+                Some(_) => "There are no shares that you may see yet.",
                 None => {
                     "Jobs of equal priority go by age (muster-coordinator --fair-share-half-life 7d makes it fair shares)."
                 }

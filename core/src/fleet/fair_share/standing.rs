@@ -63,6 +63,13 @@ pub(super) fn unit_of(queues: &Queues, namespace: &str, queue: Option<&str>) -> 
     }
 }
 
+#[cfg(test)]
+impl Standing {
+    pub(super) fn of_places(of_unit: u32, of_user: u32) -> Self {
+        Self { of_unit, of_user }
+    }
+}
+
 impl Standings {
     pub(super) fn of_uses<'j>(
         queues: &Queues,
@@ -99,8 +106,12 @@ impl Standings {
     /// One that has used nothing comes first.
     fn find(&self, job: &JobRecord) -> Standing {
         let unit = unit_of(&self.queues, &job.name.namespace, job.spec.queue.as_deref());
+        // Behind all others: it has no queue, so it gets no GPUs either.
         let Some(unit) = unit else {
-            return Standing::default();
+            return Standing {
+                of_unit: u32::MAX,
+                of_user: 0,
+            };
         };
         let place =
             |users: &BTreeMap<String, u32>| users.get(&user_of(job.owner.as_ref())).copied();
@@ -311,6 +322,16 @@ mod tests {
             prop_oneof![Just(0), 0_u64..20],
         );
         (weights, prop::collection::vec(used, 0..12))
+    }
+
+    #[test]
+    fn a_job_without_a_queue_comes_last() {
+        let queues = queues(Some([1; 6]));
+        let standings = Standings::of_uses(&queues, &Uses::new(), std::iter::empty());
+        let mut stranger = job(0, 0);
+        stranger.name.namespace = "stranger".into();
+        assert!(standings.of(&stranger) > standings.of(&job(0, 0)));
+        assert_eq!(Standings::default().of(&stranger), Standing::default());
     }
 
     proptest! {

@@ -35,10 +35,12 @@ impl Used {
             return [None, None];
         };
         let since = account.open.map_or(now, |open| open.since);
+        // It may wait for weeks, and what it used fades meanwhile.
+        let to = account.held_until.unwrap_or(since);
         let closed = Used {
             gpu_time: account.spent.iter().map(|spent| spent.gpu_time).sum(),
             from: job.first_started.unwrap_or(account.since),
-            to: since,
+            to,
         };
         let open = account.open.map(|open| Used {
             gpu_time: now.since(open.since).saturating_mul(open.gpus),
@@ -52,7 +54,9 @@ impl Used {
 /// The user whose share a job uses. Empty: nobody has proven who it is, and all such jobs are one user's.
 pub(super) fn user_of(owner: Option<&Actor>) -> String {
     match owner {
-        Some(user @ (Actor::User { .. } | Actor::Local { .. })) => user.to_string(),
+        Some(Actor::User { name }) => name.clone(),
+        // No certificate has such a name.
+        Some(Actor::Local { uid }) => format!("uid {uid}"),
         Some(Actor::Host { .. } | Actor::Object | Actor::Unknown { .. }) | None => String::new(),
     }
 }
@@ -60,6 +64,10 @@ pub(super) fn user_of(owner: Option<&Actor>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fleet::{
+        job::tests::record,
+        time_account::{State, TimeAccount, Wait},
+    };
 
     const HOUR: u64 = 3_600_000_000;
 
@@ -83,6 +91,25 @@ mod tests {
             (of_the_future - 1_000.0).abs() < 1e-6,
             "a clock that was ahead"
         );
+    }
+
+    /// A job had four GPUs for an hour, and has waited for four since.
+    #[test]
+    fn what_a_job_used_before_it_waits_fades_although_it_is_not_over() {
+        let at = |hours: u64| Timestamp(hours * HOUR);
+        let waits = |wait| State::Waiting { wait };
+        let mut account = TimeAccount::begun(at(0));
+        account.enter(at(1), State::Training, 4);
+        account.enter(at(2), waits(Wait::BackOff), 0);
+        account.enter(at(6), waits(Wait::Suspended), 0);
+        let mut job = record();
+        (job.first_started, job.time) = (Some(at(1)), Some(account));
+        let used = Used::so_far(&job, at(6)).into_iter().flatten();
+        let half_life = Duration::from_secs(3_600);
+        let sum: f64 = used.map(|used| used.counts(at(6), half_life)).sum();
+        let mean_of_an_hour = 0.5 / std::f64::consts::LN_2;
+        let expected = 4.0 * 3_600.0 * mean_of_an_hour / 16.0;
+        assert!((sum - expected).abs() < 1e-6, "{sum} and {expected}");
     }
 
     #[test]

@@ -26,11 +26,13 @@ pub(crate) struct Over {
     pub spec_hash: String,
     pub ran: Duration,
     pub started: Timestamp,
+    /// When it gave the last GPUs back.
+    pub held_until: Timestamp,
     pub owner: Option<Actor>,
     /// The queue that it named.
     pub queue: Option<String>,
-    /// The time of each GPU that it held. None counts for a job with pods.
-    pub gpu_time: Duration,
+    /// The time of each GPU that it held. `None`: it had pods, whose GPUs Kubernetes counts.
+    pub gpu_time: Option<Duration>,
 }
 
 impl Over {
@@ -43,12 +45,12 @@ impl Over {
             spec_hash: left.spec_hash.clone(),
             ran: left.ran(),
             started: left.started.unwrap_or(left.created),
+            held_until: { left.held_until }
+                .or(left.finished)
+                .unwrap_or(left.created),
             owner: left.owner.clone(),
             queue: left.queue.clone(),
-            gpu_time: match left.image {
-                Some(_) => Duration::ZERO,
-                None => left.life().gpu_time,
-            },
+            gpu_time: left.image.is_none().then(|| left.life().gpu_time),
         }
     }
 }
@@ -160,9 +162,10 @@ mod tests {
             spec_hash: String::new(),
             ran: Duration::ZERO,
             started: at(0),
+            held_until: at(0),
             owner: None,
             queue: None,
-            gpu_time: Duration::ZERO,
+            gpu_time: None,
         }
     }
 

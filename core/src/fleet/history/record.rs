@@ -88,6 +88,9 @@ pub struct HistoryRecord {
     pub created: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<Timestamp>,
+    /// When it gave the last GPUs back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_until: Option<Timestamp>,
     /// `None`: it is not over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished: Option<Timestamp>,
@@ -147,6 +150,7 @@ impl HistoryRecord {
             image: job.spec.template.as_deref().and_then(image),
             created: job.created,
             started: job.first_started,
+            held_until: job.time.as_ref().and_then(|account| account.held_until),
             finished: job.finished.filter(|_| job.is_over()),
             phase: job.phase,
             reason: job.reason,

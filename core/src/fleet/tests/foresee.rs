@@ -41,9 +41,10 @@ fn took_in(bench: &mut Bench, namespace: &str, name: &str, seconds: u64) {
         spec_hash: String::new(),
         ran: Duration::from_secs(seconds),
         started: finished,
+        held_until: finished,
         owner: None,
         queue: None,
-        gpu_time: Duration::ZERO,
+        gpu_time: None,
     };
     let policy = bench.fleet.policy.clone();
     assert!(bench.fleet.history.add(over, &policy, finished).is_some());

@@ -15,6 +15,7 @@ use muster_core::{
 };
 
 pub(crate) use beside::nobody_waits_beside_what_it_could_have;
+use fair::may_come_before;
 pub(crate) use quotas::lender_gets_its_own;
 
 use super::*;
@@ -166,11 +167,6 @@ fn waits(job: &JobRecord) -> bool {
 
 fn rank(job: &JobRecord) -> (std::cmp::Reverse<i32>, Timestamp, &JobUid) {
     (std::cmp::Reverse(job.spec.priority), job.created, &job.uid)
-}
-
-/// Whether the first may come before the other. Where they go by what was used, either may.
-fn may_come_before(world: &World, one: &JobRecord, other: &JobRecord) -> bool {
-    rank(one) < rank(other) || fair::is_by_use(world, one, other)
 }
 
 /// The one that waits and comes first, if that is known.

@@ -123,7 +123,8 @@ impl Plan {
                 .filter(|queue| !queue.namespaces.is_empty())
         };
         let Some(queue) = with_jobs().nth(number % with_jobs().count().max(1)) else {
-            return (None, None);
+            let other = self.fair_share_half_life.is_some() && number % 3 == 2;
+            return (other.then(|| "other".to_owned()), None);
         };
         // Not by the same remainders as queues and users.
         let shared = queue.namespaces.contains(SHARED) && number / 2 % 2 == 1;

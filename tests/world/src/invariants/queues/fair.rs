@@ -8,7 +8,7 @@ use muster_core::{
     period,
 };
 
-use super::{is_limited, waits, *};
+use super::{is_limited, rank, waits, *};
 use crate::liveness::{usable, waits_for_a_person};
 
 /// The order may be so old.
@@ -22,10 +22,25 @@ fn owner(job: &JobRecord) -> Owner<'_> {
 }
 
 /// Whether jobs of the two go by what was used, and not by age.
-pub(super) fn is_by_use(world: &World, one: &JobRecord, other: &JobRecord) -> bool {
+fn is_by_use(world: &World, one: &JobRecord, other: &JobRecord) -> bool {
     world.plan.fair_share_half_life.is_some()
         && one.spec.priority == other.spec.priority
         && owner(one) != owner(other)
+}
+
+/// Whether what both have used is counted here: in a tree it is a matter of core's own tests which part of it is compared.
+fn is_counted(world: &World) -> bool {
+    world.plan.fair_share_half_life == Some(period::LONGEST) && world.plan.queues.is_empty()
+}
+
+/// Whether the first may come before the other.
+pub(super) fn may_come_before(world: &World, one: &JobRecord, other: &JobRecord) -> bool {
+    if !is_by_use(world, one, other) {
+        return rank(one) < rank(other);
+    }
+    let now = world.leader().map(|leader| leader.clock.at(world.now));
+    let passes = |now| is_counted(world) && used_less(world, other, one, now);
+    !now.is_some_and(passes)
 }
 
 /// Of jobs that ask for the same, none gets nodes before one whose owner has used less.
@@ -36,9 +51,7 @@ pub(super) fn goes_to_whoever_has_used_less(
     job: &JobRecord,
     after: &BTreeMap<&JobUid, &JobRecord>,
 ) -> Broken {
-    let fades = world.plan.fair_share_half_life != Some(period::LONGEST);
-    // Which part of the tree is compared is a matter of core's own tests.
-    if fades || !world.plan.queues.is_empty() || !waits(before) || job.current.is_none() {
+    if !is_counted(world) || !waits(before) || job.current.is_none() {
         return None;
     }
     let waited = |other: &&JobRecord| {

@@ -21,14 +21,16 @@ use crate::{
     http,
 };
 
-/// The pages, with a short job, a job of all members, and a node.
-const PAGES: [&str; 9] = [
+/// The pages, with a short job, a job of all members, a search that finds 1,000 nodes, a late page of all, and a node.
+pub(crate) const PAGES: [&str; 11] = [
     "/",
     "/?q=job-05",
     "/jobs/team-0/job-0000",
     "/jobs/default/large",
     "/queue",
     "/nodes",
+    "/nodes?q=node-04",
+    "/nodes?page=57",
     "/nodes/node-00042",
     "/goodput",
     "/events",
@@ -76,14 +78,14 @@ pub(crate) async fn pages(
 }
 
 /// `muster web`, as it runs on a person's machine.
-struct Door {
-    program: Child,
-    address: SocketAddr,
+pub(crate) struct Door {
+    pub(crate) program: Child,
+    pub(crate) address: SocketAddr,
     link: String,
 }
 
 impl Door {
-    async fn open(muster: &Path, coordinator: &Coordinator) -> Result<Self> {
+    pub(crate) async fn open(muster: &Path, coordinator: &Coordinator) -> Result<Self> {
         let mut program = Command::new(muster)
             .args(["web", "--server", &coordinator.url()?.to_string()])
             .env_remove("MUSTER_CONTEXT")
@@ -109,7 +111,7 @@ impl Door {
     }
 
     /// Uses the link, and returns the cookie that it gives.
-    async fn enter(&mut self) -> Result<String> {
+    pub(crate) async fn enter(&mut self) -> Result<String> {
         let (_, answer) = http::get(self.address, &self.link, None).await?;
         let is_cookie = |line: &str| {
             let (name, value) = line.split_once(':')?;

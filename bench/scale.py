@@ -37,6 +37,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "re
 RUNNER = ROOT / "target" / "muster" / "bin" / "muster-runner"
 JOIN_RANKS = 1_024
 STRANGERS = 20_000
+READERS = 200
 # The limit for the join that waits for the name server. Five seconds for every client would be hours.
 JOIN_SECONDS = 300
 
@@ -129,11 +130,11 @@ def flood(folder):
 
 
 def scrape(folder, scrapes):
-    """10,000 agents, a job of 1,000 nodes and 1,000 of one, all training; so many scrapes of /metrics, and as many looks at each page."""
+    """10,000 agents, a job of 1,000 nodes and 1,000 of one, all training; so many scrapes of /metrics, as many looks at each page, and READERS at once."""
     say(f"scrape: {scrapes} scrapes and looks at each page of 1,001 jobs on 10,000 agents")
     command = [TARGET / "muster-fleetbench", "--coordinator", TARGET / "muster-coordinator", "--dir", folder, "--agents=10000"]
     command += ["--members=1000", "--jobs=1000", f"--scrapes={scrapes}", "--exits=0", "--rest=5", "--progress=0", "--restarts=0"]
-    command += ["--muster", TARGET / "muster"]
+    command += ["--muster", TARGET / "muster", f"--readers={READERS}", f"--reading={10 if scrapes < 100 else 30}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     print(done.stderr, file=sys.stderr)
     if done.returncode:
@@ -349,12 +350,29 @@ def scrape_rows(one):
     what = f"{one['agents']:,} agents, {scraped['jobs']:,} jobs that train: a scrape of /metrics"
     size = f"{scraped['series']:,} series, {scraped['bytes'] / 2**20:.1f} MiB"
     spread = "p50 {p50:.0f}, p90 {p90:.0f}, p99 {p99:.0f}, max {max:.0f} ms ({samples} times)".format(**scraped["ms"])
-    return [(what, f"{spread}; {size}", "100 ms")] + [page_row(page) for page in one.get("pages", [])]
+    return [(what, f"{spread}; {size}", "100 ms")] + [page_row(page) for page in one.get("pages", [])] + read_rows(one.get("read"))
 
 
 def page_row(page):
     spread = "p50 {p50:.0f}, p99 {p99:.0f}, max {max:.0f} ms ({samples} times)".format(**page["ms"])
     return f"the same: `{page['path']}` of `muster web`", f"first {page['first_ms']:.0f}, {spread}; {page['bytes'] / 2**10:.0f} KiB", "200 ms"
+
+
+def read_rows(read):
+    """Readers at once, and what they cost."""
+    if not read:
+        return []
+    readers = f"{read['readers']} readers at once"
+    rows = []
+    for page in [{"path": None, "ms": read["ms"]}, *read["pages"]]:
+        name = f"`{page['path']}`" if page["path"] else "all looks"
+        rows.append((f"{readers}: {name}", "p50 {p50:.0f}, p99 {p99:.0f}, max {max:.0f} ms ({samples} times)".format(**page["ms"]), "200 ms"))
+    quiet, watched, web = read["quiet"], read["watched"], read["web"]
+    used = f"{watched['cores']:.2f} cores, {watched['rss_mib']:.0f} MiB, at most {watched['peak_mib']:.0f}"
+    before = f"{quiet['cores']:.2f} cores, {quiet['rss_mib']:.0f} MiB, at most {quiet['peak_mib']:.0f}"
+    rows.append((f"{readers}: coordinator", f"{used} (without: {before})", "memory within noise"))
+    rows.append((f"{readers}: the one `muster web`", f"{web['cores']:.2f} cores, {web['rss_mib']:.0f} MiB, at most {web['peak_mib']:.0f}", ""))
+    return rows
 
 
 def peer_rows(peers):

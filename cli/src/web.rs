@@ -7,10 +7,10 @@
 //! |---|---|
 //! | `door` | who may see the pages |
 //! | `asked` | what is asked of the coordinator |
-//! | `kept` | how often what takes long is asked |
 //! | `pages` | which address has which page |
+//! | `shared` | one answer for all who ask for the same at the same time |
 
 pub(crate) mod asked;
 pub(crate) mod door;
-pub(crate) mod kept;
 pub(crate) mod pages;
+pub(crate) mod shared;

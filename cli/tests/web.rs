@@ -13,8 +13,8 @@ use std::{
 
 use coordinator::{Cardboard, muster, read, serve};
 use muster_proto::v1::{
-    Job, JobPhase, JobRef, JobStart, JobStatus, ListJobsResponse, ListQueuesResponse, Queue,
-    StartEstimate, WaitsForRoom,
+    Job, JobPhase, JobRef, JobStart, JobStatus, ListJobsResponse, ListNodesResponse,
+    ListQueuesResponse, Node, NodeState, NodeSums, Queue, StartEstimate, WaitsForRoom,
 };
 use tonic::Status;
 
@@ -187,13 +187,13 @@ fn the_queue_needs_neither_estimates_nor_quotas_and_says_who_refuses_them() {
     assert_eq!(told, printed(&["queue", "-A", "-o", "json"]));
     assert!(told.contains("nobody knows"), "{told}");
 
-    let page = web.ask("/queue");
+    let page = web.ask("/queue?later");
     assert!(
         page.contains("No estimates of starts: ") && page.contains("ann plans too often"),
         "{page}"
     );
     assert!(page.contains(">waits<") && page.contains(">research<"));
-    let page = web.ask("/queue");
+    let page = web.ask("/queue?again");
     assert!(page.contains("ann may not list musterqueues"), "{page}");
     assert!(page.contains(">waits<") && !page.contains(">research<"));
     let page = web.ask("/queues.json");
@@ -202,7 +202,7 @@ fn the_queue_needs_neither_estimates_nor_quotas_and_says_who_refuses_them() {
     assert_eq!(told, printed(&["get", "queues", "-o", "json"]));
     assert!(told.contains("research"), "{told}");
 
-    let page = web.ask("/queue");
+    let page = web.ask("/queue?refused");
     assert!(
         page.starts_with("HTTP/1.1 403 ") && page.contains("Not allowed"),
         "{page}"
@@ -214,6 +214,130 @@ fn the_queue_needs_neither_estimates_nor_quotas_and_says_who_refuses_them() {
         starts.collect::<Vec<bool>>(),
         [
             true, true, true, true, false, true, false, false, false, false
+        ]
+    );
+}
+
+/// Nodes `n000` and so on, all ready.
+fn fleet(numbers: std::ops::Range<u32>) -> Vec<Node> {
+    let node = |number| Node {
+        name: format!("n{number:03}"),
+        state: NodeState::Ready.into(),
+        ..Node::default()
+    };
+    numbers.map(node).collect()
+}
+
+fn found(matching: u32, numbers: std::ops::Range<u32>) -> Result<ListNodesResponse, Status> {
+    Ok(ListNodesResponse {
+        nodes: fleet(numbers),
+        sums: Some(NodeSums {
+            matching,
+            nodes: 300,
+            ready: 299,
+            ..NodeSums::default()
+        }),
+        ..ListNodesResponse::default()
+    })
+}
+
+/// Which nodes the page names, and what it says of the sums.
+fn shown(page: &str) -> Vec<&str> {
+    let ends = page.split("href=\"/nodes/").skip(1);
+    ends.filter_map(|rest| rest.split_once('"'))
+        .map(|(name, _)| name)
+        .collect()
+}
+
+fn heard_of_nodes(cardboard: &Cardboard) -> Vec<String> {
+    cardboard.heard.lock().unwrap().drain(..).collect()
+}
+
+#[test]
+fn the_coordinator_finds_the_nodes_of_a_page() {
+    let cardboard = Cardboard {
+        nodes: Mutex::new(
+            [
+                found(250, 0..100),
+                // An answer that had to be short, and the rest of the page.
+                found(250, 100..160),
+                found(250, 160..200),
+                // A page after the last, and the last.
+                found(250, 0..0),
+                found(250, 200..250),
+                found(0, 0..0),
+                Err(Status::unavailable("it restarts")),
+            ]
+            .into(),
+        ),
+        ..Cardboard::default()
+    };
+    let (_runtime, cardboard, address) = serve(cardboard);
+    let web = Web::open(address);
+    let heard = |expected: &[&str]| assert_eq!(heard_of_nodes(&cardboard), expected);
+
+    let page = web.ask("/nodes");
+    assert!(page.contains("1 to 100 of 250") && page.contains("<dt>ready</dt><dd>299</dd>"));
+    heard(&["nodes 100 \"\" Some(\"\\\"\\\" after 0\")"]);
+    let page = web.ask("/nodes?q=n&page=1");
+    assert!(page.contains("101 to 200 of 250"), "{page}");
+    assert_eq!(shown(&page).len(), 100);
+    heard(&[
+        "nodes 100 \"\" Some(\"\\\"n\\\" after 100\")",
+        "nodes 40 \"\" Some(\"\\\"n\\\" after 160\")",
+    ]);
+    let page = web.ask("/nodes?page=7");
+    assert!(page.contains("201 to 250 of 250"), "{page}");
+    heard(&[
+        "nodes 100 \"\" Some(\"\\\"\\\" after 700\")",
+        "nodes 100 \"\" Some(\"\\\"\\\" after 200\")",
+    ]);
+    let page = web.ask("/nodes?q=nobody");
+    assert!(page.starts_with("HTTP/1.1 200 ") && shown(&page).is_empty());
+    // Who looks at the same a moment later is shown the same, and nobody is asked.
+    cardboard.heard.lock().unwrap().clear();
+    let page = web.ask("/nodes?q=nobody");
+    assert!(page.starts_with("HTTP/1.1 200 "));
+    heard(&[]);
+    let page = web.ask("/nodes?q=anybody");
+    assert!(
+        page.starts_with("HTTP/1.1 502 ") && page.contains("No answer"),
+        "{page}"
+    );
+}
+
+#[test]
+fn the_nodes_of_a_coordinator_that_cannot_search_are_searched_here() {
+    let part = |numbers, next: &str| {
+        Ok(ListNodesResponse {
+            nodes: fleet(numbers),
+            next_page_token: next.into(),
+            sums: None,
+        })
+    };
+    let mut last = part(100..300, "");
+    if let Ok(answer) = &mut last {
+        answer.nodes[199].state = NodeState::Lost.into();
+    }
+    let cardboard = Cardboard {
+        nodes: Mutex::new([part(0..100, "n099"), part(0..100, "n099"), last].into()),
+        ..Cardboard::default()
+    };
+    let (_runtime, cardboard, address) = serve(cardboard);
+    let web = Web::open(address);
+    let page = web.ask("/nodes?q=N2&page=0");
+    let names = shown(&page);
+    assert_eq!(names.len(), 100, "n200 to n299");
+    assert_eq!((names[0], names[1]), ("n299", "n200"), "trouble first");
+    assert!(
+        page.contains("<dt>lost</dt><dd>1</dd>") && page.contains("<dt>nodes</dt><dd>300</dd>")
+    );
+    assert_eq!(
+        heard_of_nodes(&cardboard),
+        [
+            "nodes 100 \"\" Some(\"\\\"N2\\\" after 0\")",
+            "nodes 0 \"\" None",
+            "nodes 0 \"n099\" None",
         ]
     );
 }

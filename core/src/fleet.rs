@@ -65,6 +65,7 @@
 //! | `last_words` | what the pods of a job leave behind when it is over |
 //! | `desired` | each node's whole desired state |
 //! | `view` | what users see |
+//! | `node_list` | which nodes a person asks for: searched, in order, cut and counted |
 //! | `pod_plan` | which worker pods a job lacks, and which it does not need |
 //! | `pod_work` | the work for them: what is under way, and what is not known |
 //! | `worker_pods` | all worker pods, and why a job has too few |
@@ -207,6 +208,7 @@ mod member_restart;
 pub mod members;
 mod namesake;
 mod news;
+pub mod node_list;
 mod node_mix;
 
 mod node_record;

@@ -133,17 +133,25 @@ impl NodeReport {
 
     /// All labels by key. The node's own labels replace those of its Node object, and these what the node says of itself.
     pub fn all_labels(&self) -> BTreeMap<String, String> {
+        self.labels_and_facts()
+            .map(|(key, value)| (key.to_owned(), value.into_owned()))
+            .collect()
+    }
+
+    /// The same, in no order.
+    pub fn labels_and_facts(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let is_given = |key: &str| self.labels.contains_key(key);
+        let objects = self
+            .object_labels
+            .iter()
+            .filter(move |(key, _)| !is_given(key));
+        let given = self.labels.iter().chain(objects);
+        let given = given.map(|(key, value)| (key.as_str(), Cow::from(value.as_str())));
         let facts = own_facts::KEYS
             .into_iter()
-            .filter_map(|key| Some((key.to_owned(), own_facts::value(self, key)?)));
-        let mut all: BTreeMap<String, String> = facts.collect();
-        all.extend(BTreeMap::clone(&self.object_labels));
-        all.extend(
-            self.labels
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone())),
-        );
-        all
+            .filter(move |key| !is_given(key) && !self.object_labels.contains_key(*key))
+            .filter_map(|key| Some((key, Cow::from(own_facts::value(self, key)?))));
+        given.chain(facts)
     }
 
     /// What a job may be given: whole GPUs, and the MIG instances of a GPU that is cut up. GPUs

@@ -3,7 +3,7 @@
 use askama::Template;
 use muster_proto::v1::Event;
 
-use crate::{Choice, Frame, Paged, ROWS, words};
+use crate::{Choice, Frame, Paged, words};
 
 #[derive(Template)]
 #[template(path = "events.html")]
@@ -45,7 +45,7 @@ pub fn events(frame: Frame<'_>, events: &[Event], choice: &Choice) -> String {
     let page = Page {
         frame,
         choice,
-        events: Paged::of(rows.collect(), choice, ROWS),
+        events: Paged::of(rows.collect(), choice),
     };
     crate::refused::drawn(page.render())
 }

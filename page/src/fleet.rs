@@ -1,12 +1,15 @@
-//! All nodes: how many are well, and each GPU with the job that holds it.
+//! The nodes of one page: each GPU with the job that holds it, and how many of all nodes are well.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use askama::Template;
-use muster_proto::v1::{Node, NodeState, finding::Subject};
+use muster_proto::{
+    convert::node_list,
+    v1::{Node, NodeSums},
+};
 
 use crate::{
-    Choice, Frame, Paged, ROWS,
+    Choice, Frame, Paged,
     state::{self, Badge},
     words,
 };
@@ -28,6 +31,7 @@ struct Colour {
     class: String,
     namespace: String,
     job: String,
+    /// Of the nodes that are shown.
     gpus: usize,
 }
 
@@ -51,10 +55,18 @@ pub(crate) struct Cell {
 
 type Colours = BTreeMap<(String, String), usize>;
 
-/// The page of all nodes that the choice takes.
-pub fn fleet(frame: Frame<'_>, nodes: &[Node], choice: &Choice) -> String {
+/// The nodes that a page shows, and how many there are.
+#[derive(Clone, Debug, Default)]
+pub struct FleetStory {
+    /// At most [`ROWS`](crate::ROWS), from the first that the choice shows; those with trouble come first.
+    pub nodes: Vec<Node>,
+    pub sums: NodeSums,
+}
+
+/// The page of nodes.
+pub fn fleet(frame: Frame<'_>, story: &FleetStory, choice: &Choice) -> String {
     let mut held: BTreeMap<(String, String), usize> = BTreeMap::new();
-    for run in nodes.iter().flat_map(|node| &node.runs) {
+    for run in story.nodes.iter().flat_map(|node| &node.runs) {
         *held
             .entry((run.namespace.clone(), run.job.clone()))
             .or_default() += run.gpus.len();
@@ -69,80 +81,37 @@ pub fn fleet(frame: Frame<'_>, nodes: &[Node], choice: &Choice) -> String {
             job: job.clone(),
             gpus: *gpus,
         });
-    let mut sorted: Vec<&Node> = nodes.iter().filter(|node| takes(node, choice)).collect();
-    // Trouble comes first.
-    sorted.sort_by_key(|node| (state::of_node(node).class == "good", node.name.clone()));
-    let rows = sorted.iter().map(|node| row(node, &colours, frame.now_us));
+    let rows = story.nodes.iter();
+    let rows = rows.map(|node| row(node, &colours, frame.now_us));
     let page = Page {
         frame,
         choice,
-        sums: sums(nodes),
+        sums: sums(&story.sums),
         key: key.collect(),
-        nodes: Paged::of(rows.collect(), choice, ROWS),
+        nodes: Paged::part(rows.collect(), story.sums.matching as usize, choice),
     };
     crate::refused::drawn(page.render())
 }
 
-fn takes(node: &Node, choice: &Choice) -> bool {
-    let labels = node
-        .labels
-        .iter()
-        .map(|(key, value)| format!("{key}={value}"));
-    let labels: Vec<String> = labels.collect();
-    let word = state::of_node(node).word;
-    let models = node.gpus.iter().map(|gpu| &*gpu.model);
-    let runs = node.runs.iter().map(|run| &*run.job);
-    let texts: Vec<&str> = [&*node.name, &word, &node.host]
-        .into_iter()
-        .chain(labels.iter().map(String::as_str))
-        .chain(models)
-        .chain(runs)
-        .collect();
-    choice.takes(&texts)
-}
-
-fn sums(nodes: &[Node]) -> Vec<(&'static str, String)> {
-    let with = |is: &dyn Fn(&&Node) -> bool| nodes.iter().filter(is).count();
-    let gpus: usize = nodes.iter().map(|node| node.gpus.len()).sum();
-    let held: usize = nodes.iter().map(|node| held_by_jobs(node).len()).sum();
-    let faulty: usize = nodes.iter().map(|node| faulty(node).len()).sum();
+fn sums(of: &NodeSums) -> Vec<(&'static str, String)> {
     let mut sums = vec![
-        ("nodes", nodes.len()),
-        ("ready", with(&|node| node.state() == NodeState::Ready)),
-        ("suspect", with(&|node| node.state() == NodeState::Suspect)),
-        ("lost", with(&|node| node.state() == NodeState::Lost)),
-        ("cordoned", with(&|node| node.cordon.is_some())),
-        ("unhealthy", with(&|node| state::is_faulty(node))),
+        ("nodes", of.nodes),
+        ("ready", of.ready),
+        ("suspect", of.suspect),
+        ("lost", of.lost),
+        ("cordoned", of.cordoned),
+        ("unhealthy", of.unhealthy),
     ];
-    if gpus > 0 {
+    if of.gpus > 0 {
         sums.extend([
-            ("GPUs", gpus),
-            ("held by jobs", held),
-            ("GPUs withheld", faulty),
+            ("GPUs", of.gpus),
+            ("held by jobs", of.gpus_held),
+            ("GPUs withheld", of.gpus_withheld),
         ]);
     }
-    let needed = |(name, sum): &(&str, usize)| *sum > 0 || matches!(*name, "nodes" | "ready");
+    let needed = |(name, sum): &(&str, u32)| *sum > 0 || matches!(*name, "nodes" | "ready");
     let shown = sums.into_iter().filter(needed);
     shown.map(|(name, sum)| (name, sum.to_string())).collect()
-}
-
-fn held_by_jobs(node: &Node) -> BTreeSet<&str> {
-    node.runs
-        .iter()
-        .flat_map(|run| &run.gpus)
-        .map(String::as_str)
-        .collect()
-}
-
-/// The GPUs that get no new work because of a finding, by UUID.
-pub(crate) fn faulty(node: &Node) -> BTreeSet<&str> {
-    let findings = node.hardware.iter().flat_map(|hardware| &hardware.findings);
-    let bad = findings.filter(|found| state::withholds(&found.severity));
-    bad.filter_map(|found| match &found.subject {
-        Some(Subject::Gpu(uuid)) => Some(uuid.as_str()),
-        _ => None,
-    })
-    .collect()
 }
 
 fn class(colours: &Colours, namespace: &str, job: &str) -> String {
@@ -172,7 +141,7 @@ fn row(node: &Node, colours: &Colours, now_us: u64) -> Row {
 
 /// One cell for each GPU, in the order of their indices.
 pub(crate) fn cells(node: &Node, class: impl Fn(&str, &str) -> String) -> Vec<Cell> {
-    let faulty = faulty(node);
+    let withheld = node_list::withheld(node);
     let mut gpus: Vec<_> = node.gpus.iter().collect();
     gpus.sort_by_key(|gpu| gpu.index);
     let cell = |gpu: &&muster_proto::v1::Gpu| {
@@ -183,7 +152,7 @@ pub(crate) fn cells(node: &Node, class: impl Fn(&str, &str) -> String) -> Vec<Ce
             .flat_map(|known| &known.holders)
             .find(|held| held.gpu == gpu.uuid);
         let (class, sign, who) = match (run, pod) {
-            _ if faulty.contains(gpu.uuid.as_str()) => {
+            _ if withheld.contains(gpu.uuid.as_str()) => {
                 ("bad".to_owned(), "✕", "withheld".to_owned())
             }
             (Some(run), _) => (
@@ -235,7 +204,7 @@ fn why(node: &Node) -> String {
     });
     let findings = node.hardware.iter().flat_map(|hardware| &hardware.findings);
     let findings = findings
-        .filter(|found| state::withholds(&found.severity))
+        .filter(|found| node_list::withholds(&found.severity))
         .map(|found| found.reason.clone());
     let others = [node.excluded.clone(), node.gpu_error.clone()];
     let all = cordon

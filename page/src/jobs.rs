@@ -4,7 +4,7 @@ use askama::Template;
 use muster_proto::v1::{Job, JobPhase};
 
 use crate::{
-    Choice, Frame, Paged, ROWS,
+    Choice, Frame, Paged,
     state::{self, Badge},
     waiting, words,
 };
@@ -78,7 +78,7 @@ pub fn jobs(frame: Frame<'_>, jobs: &[Job], choice: &Choice) -> String {
             .filter_map(|job| need(job, frame.now_us))
             .collect(),
         counts,
-        jobs: Paged::of(rows.collect(), choice, ROWS),
+        jobs: Paged::of(rows.collect(), choice),
     };
     crate::refused::drawn(page.render())
 }

@@ -26,7 +26,7 @@ pub mod waiting;
 pub mod words;
 
 pub use events::events;
-pub use fleet::fleet;
+pub use fleet::{FleetStory, fleet};
 pub use goodput::goodput;
 pub use job::{job, report};
 pub use jobs::jobs;
@@ -100,7 +100,7 @@ pub struct JobStory {
 }
 
 /// Rows of a list on one page.
-pub(crate) const ROWS: usize = 100;
+pub const ROWS: usize = 100;
 
 /// The part of a list that a page shows, and how to reach the rest.
 pub(crate) struct Paged<T> {
@@ -112,19 +112,24 @@ pub(crate) struct Paged<T> {
 }
 
 impl<T> Paged<T> {
-    pub(crate) fn of(rows: Vec<T>, choice: &Choice, rows_max: usize) -> Self {
-        let all = rows.len();
-        let last = all.saturating_sub(1) / rows_max;
-        let page = choice.page.min(last);
-        let first = page * rows_max;
-        let rows = rows.into_iter().skip(first).take(rows_max).collect();
+    /// The part of all rows that the choice shows.
+    pub(crate) fn of(rows: Vec<T>, choice: &Choice) -> Self {
+        let (all, first) = (rows.len(), choice.first(rows.len()));
+        let rows = rows.into_iter().skip(first).take(ROWS);
+        Self::part(rows.collect(), all, choice)
+    }
+
+    /// That part, of so many rows.
+    pub(crate) fn part(rows: Vec<T>, all: usize, choice: &Choice) -> Self {
+        let first = choice.first(all);
+        let page = first / ROWS;
         let at = |page: usize| choice.query(page);
         Self {
+            before: page.checked_sub(1).map(at),
+            after: (first + ROWS < all).then(|| at(page + 1)),
             rows,
             all,
             first: first + usize::from(all > 0),
-            before: page.checked_sub(1).map(at),
-            after: (page < last).then(|| at(page + 1)),
         }
     }
 
@@ -134,6 +139,11 @@ impl<T> Paged<T> {
 }
 
 impl Choice {
+    /// The first row of the chosen page, counted from 0, if there are so many rows in all. After the last page: that of the last.
+    pub fn first(&self, all: usize) -> usize {
+        self.page.min(all.saturating_sub(1) / ROWS) * ROWS
+    }
+
     /// The query of the same choice on another page.
     fn query(&self, page: usize) -> String {
         let mut parts = Vec::new();

@@ -1,7 +1,10 @@
 //! One node: its GPUs, what runs there, what is wrong with it, and which failures began on it.
 
 use askama::Template;
-use muster_proto::v1::{Event, Node, finding::Subject};
+use muster_proto::{
+    convert::node_list,
+    v1::{Event, Node, finding::Subject},
+};
 
 use crate::{
     Frame, events, fleet,
@@ -170,7 +173,7 @@ fn gpus(node: &Node) -> Vec<GpuRow> {
 
 fn finding(finding: &muster_proto::v1::Finding) -> FindingRow {
     FindingRow {
-        class: match state::withholds(&finding.severity) {
+        class: match node_list::withholds(&finding.severity) {
             true => "bad",
             false => "warn",
         },

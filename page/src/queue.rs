@@ -67,7 +67,7 @@ pub fn queue(frame: Frame<'_>, story: &QueueStory, choice: &Choice) -> String {
             true => waiting::NOBODY,
             false => "No job that waits has this in it.",
         },
-        jobs: Paged::of(all, choice, ROWS),
+        jobs: Paged::of(all, choice),
         tree: tree::tree(&story.queues.queues)
             .into_iter()
             .map(line)

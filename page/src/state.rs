@@ -1,6 +1,9 @@
 //! How a state looks: a sign, a word and a colour, so that nobody needs to tell colours apart.
 
-use muster_proto::v1::{Job, JobPhase, Node, NodeState};
+use muster_proto::{
+    convert::node_list::Listed,
+    v1::{Job, JobPhase, Node, NodeState},
+};
 
 use crate::words;
 
@@ -35,31 +38,17 @@ pub(crate) fn of_job(job: &Job) -> Badge {
 pub(crate) fn of_node(node: &Node) -> Badge {
     let (sign, class) = match node.state() {
         _ if node.state() != NodeState::Lost && node.cordon.is_some() => ("⊘", "warn"),
-        NodeState::Ready if is_faulty(node) => ("▲", "warn"),
+        NodeState::Ready if node.is_unhealthy() => ("▲", "warn"),
         NodeState::Ready => ("●", "good"),
         NodeState::Suspect => ("▲", "warn"),
         NodeState::Lost => ("✕", "bad"),
         NodeState::Unknown | NodeState::Unspecified => ("…", "idle"),
     };
-    let mut word = words::node_state(node.state).to_owned();
-    if node.cordon.is_some() {
-        word.push_str(", cordoned");
+    Badge {
+        sign,
+        word: node.state_in_words(),
+        class,
     }
-    if is_faulty(node) {
-        word.push_str(", unhealthy");
-    }
-    Badge { sign, word, class }
-}
-
-/// Whether the node, or a part of it, gets no new work because of what its agent has found.
-pub(crate) fn is_faulty(node: &Node) -> bool {
-    let findings = node.hardware.iter().flat_map(|hardware| &hardware.findings);
-    findings.into_iter().any(|found| withholds(&found.severity))
-}
-
-/// Whether a finding of this severity keeps work away.
-pub(crate) fn withholds(severity: &str) -> bool {
-    matches!(severity, "drain" | "fail_now")
 }
 
 pub(crate) fn is_over(job: &Job) -> bool {

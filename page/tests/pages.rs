@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_page::{Choice, Frame, JobStory, Line, waiting::QueueStory};
+use muster_page::{Choice, FleetStory, Frame, JobStory, Line, waiting::QueueStory};
 use muster_proto::v1::*;
 
 const HOSTILE: &str = "<script>alert(1)</script>\"><img src=x onerror=alert(2)>' style='x' {{ 7*7 }} \u{202e}\u{0}\u{1b}[31m https://evil.example";
@@ -218,6 +218,21 @@ fn node(number: usize) -> Node {
     }
 }
 
+/// These nodes, on a page of the largest fleet.
+fn fleet(nodes: Vec<Node>) -> FleetStory {
+    FleetStory {
+        nodes,
+        sums: NodeSums {
+            matching: u32::MAX,
+            nodes: u32::MAX,
+            lost: 1,
+            gpus: u32::MAX,
+            gpus_withheld: 1,
+            ..NodeSums::default()
+        },
+    }
+}
+
 fn queue() -> QueueStory {
     let mut jobs: Vec<Job> = (0..9).map(job).collect();
     for (number, job) in jobs.iter_mut().enumerate() {
@@ -297,7 +312,7 @@ fn pages() -> Vec<(&'static str, String)> {
         ("report", muster_page::report(frame(""), &story())),
         (
             "fleet",
-            muster_page::fleet(frame("/nodes"), &nodes, &choice),
+            muster_page::fleet(frame("/nodes"), &fleet(nodes), &choice),
         ),
         (
             "node",
@@ -333,7 +348,7 @@ fn pages() -> Vec<(&'static str, String)> {
         ("no jobs", muster_page::jobs(frame("/"), &[], &choice)),
         (
             "no nodes",
-            muster_page::fleet(frame("/nodes"), &[], &choice),
+            muster_page::fleet(frame("/nodes"), &FleetStory::default(), &choice),
         ),
         (
             "no events",
@@ -447,27 +462,38 @@ fn a_report_is_one_file() {
 
 #[test]
 fn a_large_fleet_fits_on_a_page() {
-    let nodes: Vec<Node> = (0..10_000)
-        .map(|number| Node {
-            name: format!("node-{number:05}"),
-            gpus: node(number).gpus,
-            ..Node::default()
-        })
-        .collect();
-    let second = Choice {
+    let nodes = (100..200).map(|number| Node {
+        name: format!("node-{number:05}"),
+        gpus: node(number).gpus,
+        ..Node::default()
+    });
+    let mut story = FleetStory {
+        nodes: nodes.collect(),
+        sums: NodeSums {
+            matching: 10_000,
+            nodes: 10_000,
+            cordoned: 3,
+            gpus: 80_000,
+            ..NodeSums::default()
+        },
+    };
+    let mut choice = Choice {
         page: 1,
         ..Choice::default()
     };
-    let page = muster_page::fleet(frame("/nodes"), &nodes, &second);
+    let page = muster_page::fleet(frame("/nodes"), &story, &choice);
     assert!(page.len() < 600_000, "{} bytes", page.len());
     assert!(page.contains("101 to 200 of 10000") && page.contains(">node-00100<"));
     assert!(page.contains("href=\"?page=2\""));
-    let one = Choice {
-        text: "NODE-09999".into(),
-        ..Choice::default()
-    };
-    let page = muster_page::fleet(frame("/nodes"), &nodes, &one);
-    assert!(page.contains(">node-09999<") && !page.contains(">node-00100<"));
+    assert!(page.contains("<dt>cordoned</dt><dd>3</dd>") && page.contains("<dd>80000</dd>"));
+    assert!(!page.contains("<dt>lost</dt>"), "nobody asks for a 0");
+
+    // A page after the last is the last.
+    (choice.page, story.sums.matching) = (usize::MAX, 200);
+    assert_eq!((choice.first(200), choice.first(201)), (100, 200));
+    assert_eq!((choice.first(0), choice.first(1)), (0, 0));
+    let page = muster_page::fleet(frame("/nodes"), &story, &choice);
+    assert!(page.contains("101 to 200 of 200") && !page.contains("rel=\"next\""));
 }
 
 #[test]

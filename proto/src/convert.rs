@@ -6,6 +6,7 @@
 mod hardware;
 pub mod history;
 pub mod jobs;
+pub mod node_list;
 pub mod queues;
 pub mod session;
 pub mod stacks;

@@ -22,8 +22,8 @@ use crate::{
     listen::{ACCEPT_PAUSE, ServerError},
 };
 
-/// Connections held at a time: some scrapers keep one each, and a probe needs one for a moment. More wait in
-/// the kernel.
+/// Connections held at a time, unless the owner says another number: some scrapers keep one each, and a probe needs one
+/// for a moment. More wait in the kernel.
 const CONNECTIONS_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,7 @@ pub struct HttpPortError {
 pub struct HttpPort {
     listener: TcpListener,
     address: SocketAddr,
+    connections_max: usize,
 }
 
 impl HttpPort {
@@ -54,6 +55,7 @@ impl HttpPort {
             Ok(Self {
                 address: listener.local_addr()?,
                 listener,
+                connections_max: CONNECTIONS_MAX,
             })
         };
         open().map_err(|source| HttpPortError {
@@ -61,6 +63,14 @@ impl HttpPort {
             address,
             source,
         })
+    }
+
+    /// Holds so many connections at a time.
+    pub fn with_room_for(self, connections_max: usize) -> Self {
+        Self {
+            connections_max,
+            ..self
+        }
     }
 
     /// Where it listens, with the port that was taken.
@@ -81,7 +91,7 @@ impl HttpPort {
     ) {
         // The server takes what was accepted at once.
         let (accepted, connections) = mpsc::channel(1);
-        let accepting = accept(self.listener, accepted);
+        let accepting = accept(self.listener, self.connections_max, accepted);
         let server = Server::builder()
             .accept_http1(true)
             .add_routes(services)
@@ -90,8 +100,12 @@ impl HttpPort {
     }
 }
 
-async fn accept(listener: TcpListener, accepted: mpsc::Sender<io::Result<Connection>>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+async fn accept(
+    listener: TcpListener,
+    connections_max: usize,
+    accepted: mpsc::Sender<io::Result<Connection>>,
+) {
+    let room = Arc::new(Semaphore::new(connections_max));
     loop {
         let permit = room.clone().acquire_owned().await;
         let permit = permit.expect("the semaphore is never closed");

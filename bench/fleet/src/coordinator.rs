@@ -1,4 +1,4 @@
-//! The coordinator under test: a real process, measured from outside through procfs.
+//! The coordinator under test: a real process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,10 +11,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use muster_rpc::Address;
 
+use crate::taken::Taken;
+
 /// A start reads the store, which has a few MB for ten thousand nodes.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// The clock ticks of /proc/PID/stat, the same in all Linux builds for decades (`getconf CLK_TCK`).
-const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Debug)]
 pub(crate) struct Coordinator {
@@ -27,14 +27,6 @@ pub(crate) struct Coordinator {
     /// Where it serves `/metrics`, if it does.
     metrics: Option<SocketAddr>,
     tls: bool,
-}
-
-/// What a process has used so far.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
-    pub(crate) rss_kib: u64,
-    pub(crate) cpu_s: f64,
-    pub(crate) at: Instant,
 }
 
 impl Coordinator {
@@ -159,22 +151,7 @@ impl Coordinator {
             .as_ref()
             .context("the coordinator does not run")?
             .id();
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let rss = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .context("no VmRSS")?;
-        let rss_kib = rss.trim().trim_end_matches(" kB").parse()?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        let fields: Vec<&str> = stat[stat.rfind(')').context("stat")? + 2..]
-            .split(' ')
-            .collect();
-        let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-        Ok(Taken {
-            rss_kib,
-            cpu_s: ticks / TICKS_PER_SECOND,
-            at: Instant::now(),
-        })
+        Taken::of(pid)
     }
 
     /// The size of the store's file in bytes.

@@ -10,14 +10,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Options,
-    coordinator::{Coordinator, Taken},
+    coordinator::Coordinator,
     figures::{Document, Flooded, Rest, Restart, Spread},
     fleet::Fleet,
     flood::Flood,
     identities,
     node::{Do, What},
     pages::pages,
+    readers::readers,
     scrape::scrapes,
+    taken::Taken,
     turns::{Turn, Turns},
 };
 
@@ -122,6 +124,12 @@ pub(crate) async fn run(options: &Options) -> Result<Document> {
     if let Some(muster) = &options.muster {
         found.pages = pages(muster, &coordinator, options.scrapes).await?;
         say(&format!("pages: {:?}", found.pages));
+        if options.readers > 0 {
+            let seconds = Duration::from_secs(options.reading);
+            let read = readers(muster, &coordinator, options.readers, seconds).await?;
+            say(&format!("read: {read:?}"));
+            found.read = Some(read);
+        }
     }
     if options.strangers > 0 {
         let flooded = flood(&coordinator, &mut fleet, &mut turns, user, options).await?;

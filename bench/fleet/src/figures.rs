@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::taken::Taken;
+
 /// A distribution in milliseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Spread {
@@ -74,6 +76,8 @@ pub(crate) struct Document {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) pages: Vec<Paged>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) read: Option<Read>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) flooded: Option<Flooded>,
     /// Milliseconds since a member's exit report was handed to its session, for each thing reached.
     pub(crate) exit: BTreeMap<&'static str, Spread>,
@@ -111,6 +115,49 @@ pub(crate) struct Paged {
     pub(crate) ms: Option<Spread>,
     /// Processor seconds of the coordinator per second meanwhile, heartbeats included.
     pub(crate) cores: f64,
+}
+
+/// Pages of `muster web` for many readers at once.
+#[derive(Debug, Serialize)]
+pub(crate) struct Read {
+    pub(crate) readers: usize,
+    /// Milliseconds of every look, and of those at each page.
+    pub(crate) ms: Option<Spread>,
+    pub(crate) pages: Vec<ReadPage>,
+    /// The coordinator for as long without readers, and then with them.
+    pub(crate) quiet: Meanwhile,
+    pub(crate) watched: Meanwhile,
+    /// `muster web` itself.
+    pub(crate) web: Meanwhile,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ReadPage {
+    pub(crate) path: &'static str,
+    pub(crate) ms: Option<Spread>,
+}
+
+/// What a process took in a time, and what it holds at its end.
+#[derive(Debug, Serialize)]
+pub(crate) struct Meanwhile {
+    pub(crate) seconds: f64,
+    /// Processor seconds per second.
+    pub(crate) cores: f64,
+    pub(crate) rss_mib: f64,
+    /// The most that it has held since its start.
+    pub(crate) peak_mib: f64,
+}
+
+impl Meanwhile {
+    pub(crate) fn between(before: &Taken, after: &Taken) -> Self {
+        let mib = |kib: u64| kib as f64 / 1_024.0;
+        Self {
+            seconds: (after.at - before.at).as_secs_f64(),
+            cores: after.cores_since(before),
+            rss_mib: mib(after.rss_kib),
+            peak_mib: mib(after.peak_kib),
+        }
+    }
 }
 
 /// While strangers hold connections open.

@@ -8,13 +8,15 @@
 //!
 //! | file | owns |
 //! |---|---|
-//! | `coordinator` | the real process: start, kill, memory and processor time |
+//! | `coordinator` | the real process: start and kill |
+//! | `taken` | memory and processor time of a process |
 //! | `node` | one simulated node, and what it has seen when |
 //! | `fleet` | all of them, and waiting for what they see |
 //! | `identities` | a certificate for every node, for a coordinator that speaks TLS |
 //! | `flood` | strangers who open connections and say nothing |
 //! | `scrape` | what a scrape of `/metrics` costs |
 //! | `pages` | what the pages of `muster web` cost |
+//! | `readers` | how long they take for many readers at once, and what that costs |
 //! | `http` | one request of either |
 //! | `course` | what is measured, in order |
 //! | `turns` | what the coordinator counts of its turns |
@@ -37,7 +39,9 @@ mod http;
 mod identities;
 mod node;
 mod pages;
+mod readers;
 mod scrape;
+mod taken;
 mod turns;
 
 /// Measure a coordinator with many agents.
@@ -92,6 +96,17 @@ struct Options {
         conflicts_with = "tls"
     )]
     muster: Option<PathBuf>,
+    /// Readers at once, each of whom looks at one page again every two seconds
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "muster")]
+    readers: usize,
+    /// Seconds for which they look
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        requires = "readers"
+    )]
+    reading: u64,
     /// Jobs of one node each, beside the large one, for the scrapes
     #[arg(long, value_name = "N", default_value_t = 1_000, requires = "scrapes")]
     jobs: usize,
@@ -111,7 +126,7 @@ fn main() -> anyhow::Result<()> {
     // Every agent and every stranger needs a socket. The usual soft limit is 1,024. Only root may
     // raise the hard one.
     let mut files = getrlimit(Resource::Nofile);
-    let wanted = (options.agents + options.strangers + 1_000) as u64;
+    let wanted = (options.agents + options.strangers + options.readers + 1_000) as u64;
     files.maximum = files.maximum.map(|maximum| maximum.max(wanted));
     files.current = files.maximum;
     setrlimit(Resource::Nofile, files).context("room for all connections (ulimit -Hn)")?;

@@ -1,5 +1,5 @@
 //! Measures how long the pages of `muster web` take, from the connection to the last byte. The first
-//! look at each page is told by itself, because a later one may show kept data.
+//! look at each page is told by itself: nothing is warm then.
 
 use std::{
     net::SocketAddr,
@@ -21,14 +21,16 @@ use crate::{
     http,
 };
 
-/// The pages, with a short job, a job of all members, and a node.
-const PAGES: [&str; 9] = [
+/// The pages, with a short job, a job of all members, a search that finds 1,000 nodes, a late page of all, and a node.
+pub(crate) const PAGES: [&str; 11] = [
     "/",
     "/?q=job-05",
     "/jobs/team-0/job-0000",
     "/jobs/default/large",
     "/queue",
     "/nodes",
+    "/nodes?q=node-04",
+    "/nodes?page=57",
     "/nodes/node-00042",
     "/goodput",
     "/events",
@@ -52,8 +54,11 @@ pub(crate) async fn pages(
     for path in PAGES {
         let (mut took, mut bytes, mut first_ms) = (Vec::new(), 0, 0.0);
         let (before, began) = (coordinator.taken()?, Instant::now());
-        for _ in 0..times {
-            let (time, page) = http::get(door.address, path, Some(&cookie)).await?;
+        for look in 0..times {
+            // An address of its own: a page that was made a moment ago for the same one would be shared.
+            let sign = if path.contains('?') { '&' } else { '?' };
+            let address = format!("{path}{sign}look={look}");
+            let (time, page) = http::get(door.address, &address, Some(&cookie)).await?;
             ensure!(page.status == 200, "{path}: {}", page.head);
             if took.is_empty() {
                 first_ms = time.as_secs_f64() * 1e3;
@@ -76,14 +81,14 @@ pub(crate) async fn pages(
 }
 
 /// `muster web`, as it runs on a person's machine.
-struct Door {
-    program: Child,
-    address: SocketAddr,
+pub(crate) struct Door {
+    pub(crate) program: Child,
+    pub(crate) address: SocketAddr,
     link: String,
 }
 
 impl Door {
-    async fn open(muster: &Path, coordinator: &Coordinator) -> Result<Self> {
+    pub(crate) async fn open(muster: &Path, coordinator: &Coordinator) -> Result<Self> {
         let mut program = Command::new(muster)
             .args(["web", "--server", &coordinator.url()?.to_string()])
             .env_remove("MUSTER_CONTEXT")
@@ -109,7 +114,7 @@ impl Door {
     }
 
     /// Uses the link, and returns the cookie that it gives.
-    async fn enter(&mut self) -> Result<String> {
+    pub(crate) async fn enter(&mut self) -> Result<String> {
         let (_, answer) = http::get(self.address, &self.link, None).await?;
         let is_cookie = |line: &str| {
             let (name, value) = line.split_once(':')?;

@@ -392,8 +392,8 @@ pub(crate) async fn nodes(cx: &Context, args: Nodes) -> Result<(), Failure> {
 pub(crate) async fn all_nodes(client: &Client) -> Result<Vec<Node>, Failure> {
     all_pages(client, |page_token| {
         let request = client.ask(ListNodesRequest {
-            page_size: 0,
             page_token,
+            ..ListNodesRequest::default()
         });
         let mut nodes = client.nodes();
         async move {

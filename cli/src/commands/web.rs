@@ -15,11 +15,14 @@ use crate::{
     web::{
         door::Door,
         pages::{self, Site},
+        shared::Pages,
     },
 };
 
 /// The flag, for errors.
 const FLAG: &str = "--port";
+/// Each browser that shows a page keeps a connection: 200 readers with two each.
+const CONNECTIONS_MAX: usize = 400;
 
 /// Show jobs, the queue, nodes and events in a browser.
 ///
@@ -57,6 +60,7 @@ pub(crate) async fn web(cx: &Context, args: Web) -> Result<(), Failure> {
     let client = cx.connect().await?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, args.port));
     let port = HttpPort::open(FLAG, address).map_err(Failure::request)?;
+    let port = port.with_room_for(CONNECTIONS_MAX);
     let address = port.address();
     let start = match args.job {
         Some(job) => format!("/jobs/{}/{job}", cx.namespace()),
@@ -72,7 +76,7 @@ pub(crate) async fn web(cx: &Context, args: Web) -> Result<(), Failure> {
         client,
         namespace: cx.globals.namespace.clone().unwrap_or_default(),
         door: Door::new(address.port()),
-        nodes: Arc::default(),
+        pages: Pages::default(),
         used: Box::new(move |ticket| {
             if !quiet {
                 eprintln!(

@@ -1,11 +1,12 @@
 //! What the pages ask of the coordinator.
 
-use muster_page::{JobStory, Line, waiting::QueueStory};
+use muster_core::fleet::node_list::{self, Wanted};
+use muster_page::{Choice, FleetStory, JobStory, Line, ROWS, waiting::QueueStory};
 use muster_proto::{
-    convert::jobs,
+    convert::{jobs, node_list::sums},
     v1::{
-        Event, ExplainRequest, GetNodeRequest, Job, JobRef, ListEventsRequest, ListQueuesRequest,
-        LogsRequest, Node, Queue,
+        Event, ExplainRequest, GetNodeRequest, Job, JobRef, ListEventsRequest, ListNodesRequest,
+        ListQueuesRequest, LogsRequest, Node, NodeSearch, Queue,
     },
 };
 use tonic::Status;
@@ -76,6 +77,53 @@ pub(crate) async fn queues(client: &Client) -> Answer<Vec<Queue>> {
     let answer = get::queues::list(client, ListQueuesRequest::default()).await;
     let answer = answer.map_err(|status| Unanswered::of(client, status))?;
     Ok(answer.queues)
+}
+
+/// The nodes of one page, as the coordinator finds them.
+pub(crate) async fn fleet(client: &Client, choice: &Choice) -> Answer<FleetStory> {
+    let (mut nodes, mut skip) = (Vec::new(), choice.first(usize::MAX));
+    loop {
+        let request = client.ask(ListNodesRequest {
+            page_size: (ROWS - nodes.len()) as u32,
+            page_token: String::new(),
+            search: Some(NodeSearch {
+                text: choice.text.clone(),
+                skip: u32::try_from(skip + nodes.len()).unwrap_or(u32::MAX),
+            }),
+        });
+        let answer = client.nodes().list(request).await;
+        let answer = answer
+            .map_err(|status| Unanswered::of(client, status))?
+            .into_inner();
+        let Some(sums) = answer.sums else {
+            return searched_here(client, choice).await;
+        };
+        let all = sums.matching as usize;
+        if choice.first(all) < skip {
+            skip = choice.first(all);
+            nodes.clear();
+            continue;
+        }
+        // An answer has a bounded size, and may hold fewer nodes than were asked for.
+        let is_last = answer.nodes.is_empty();
+        nodes.extend(answer.nodes);
+        if is_last || nodes.len() >= ROWS.min(all - skip) {
+            return Ok(FleetStory { nodes, sums });
+        }
+    }
+}
+
+/// The same of a coordinator that is too old to search: it is asked for all nodes.
+async fn searched_here(client: &Client, choice: &Choice) -> Answer<FleetStory> {
+    let wanted = Wanted {
+        text: &choice.text,
+        skip: 0,
+        most: usize::MAX,
+    };
+    let found = node_list::find(nodes(client).await?, wanted);
+    let (sums, first) = (sums(&found), choice.first(found.matching));
+    let nodes = found.nodes.into_iter().skip(first).take(ROWS).collect();
+    Ok(FleetStory { nodes, sums })
 }
 
 pub(crate) async fn nodes(client: &Client) -> Answer<Vec<Node>> {

@@ -11,13 +11,13 @@ use axum::{
     routing::get,
 };
 use muster_page::{Choice, Frame, waiting};
-use muster_proto::v1::{JobRef, Node};
+use muster_proto::v1::JobRef;
 use muster_rpc::credentials::now_us;
 
 use super::{
     asked::{self, Unanswered},
     door::{Door, Knock, Refusal},
-    kept::Kept,
+    shared::Pages,
 };
 use crate::{
     connect::Client,
@@ -32,8 +32,7 @@ pub(crate) struct Site {
     /// Only jobs and events of this namespace; empty: of all.
     pub(crate) namespace: String,
     pub(crate) door: Door,
-    /// All nodes, as they are shown together.
-    pub(crate) nodes: Arc<Kept<Node>>,
+    pub(crate) pages: Pages,
     /// Called with a new ticket when one was used.
     pub(crate) used: Box<dyn Fn(&str) + Send + Sync>,
 }
@@ -74,6 +73,7 @@ pub(crate) fn router(site: Arc<Site>) -> Router {
         .route("/events", get(events))
         .route("/events.json", get(events_json))
         .fallback(nowhere)
+        .layer(middleware::from_fn_with_state(site.clone(), share))
         .layer(middleware::from_fn_with_state(site.clone(), guard));
     Router::new()
         .route("/open", get(open))
@@ -116,6 +116,17 @@ async fn guard(State(site): Shared, request: Request, next: Next) -> Response {
         Ok(()) => next.run(request).await,
         Err(refusal) => outside(&refusal),
     }
+}
+
+/// Pages look again and again, and are shared. JSON and files are asked for once, and may be large.
+async fn share(State(site): Shared, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_page = !path.ends_with(".json") && !path.ends_with(".html");
+    if *request.method() != Method::GET || !is_page {
+        return next.run(request).await;
+    }
+    let address = request.uri().to_string();
+    site.pages.get(&address, next.run(request)).await
 }
 
 async fn open(State(site): Shared, Query(asked): Asked, headers: HeaderMap) -> Response {
@@ -341,14 +352,9 @@ async fn queues_json(State(site): Shared) -> Result<Response, Unanswered> {
 }
 
 async fn nodes(State(site): Shared, uri: Uri, Query(asked): Asked) -> Result<Response, Unanswered> {
-    let client = site.client.clone();
-    let found = site.nodes.get(async move { asked::nodes(&client).await });
-    let found = found.await?;
-    let frame = Frame {
-        now_us: found.as_of,
-        ..site.frame(&uri)
-    };
-    Ok(html(muster_page::fleet(frame, &found.list, &choice(&asked))).into_response())
+    let choice = choice(&asked);
+    let story = asked::fleet(&site.client, &choice).await?;
+    Ok(html(muster_page::fleet(site.frame(&uri), &story, &choice)).into_response())
 }
 
 async fn nodes_json(State(site): Shared) -> Result<Response, Unanswered> {

@@ -10,7 +10,7 @@ use std::{
 use futures::stream::{self, BoxStream, StreamExt};
 use muster_proto::v1::{
     access_service_server::*, history_service_server::*, job_service_server::*,
-    notification_service_server::*, queue_service_server::*, *,
+    node_service_server::*, notification_service_server::*, queue_service_server::*, *,
 };
 use muster_rpc::{
     gate::Open,
@@ -28,6 +28,7 @@ pub(crate) struct Cardboard {
     pub(crate) submit: Answers<SubmitResponse>,
     pub(crate) get: Answers<GetJobResponse>,
     pub(crate) list: Answers<ListJobsResponse>,
+    pub(crate) nodes: Answers<ListNodesResponse>,
     pub(crate) queues: Answers<ListQueuesResponse>,
     pub(crate) watch: Answers<Stream<WatchJobsResponse>>,
     pub(crate) wait: Answers<WaitResponse>,
@@ -203,6 +204,41 @@ impl HistoryService for Cardboard {
 }
 
 #[tonic::async_trait]
+impl NodeService for Cardboard {
+    async fn list(&self, request: Request<ListNodesRequest>) -> Answer<ListNodesResponse> {
+        let ListNodesRequest {
+            page_size,
+            page_token,
+            search,
+        } = request.into_inner();
+        let search = search.map(|search| format!("{:?} after {}", search.text, search.skip));
+        let heard = format!("nodes {page_size} {page_token:?} {search:?}");
+        self.next(heard, &self.nodes)
+    }
+
+    async fn get(&self, _: Request<GetNodeRequest>) -> Answer<GetNodeResponse> {
+        Err(Status::unimplemented("cardboard"))
+    }
+
+    type WatchStream = BoxStream<'static, Result<WatchNodesResponse, Status>>;
+    async fn watch(&self, _: Request<WatchNodesRequest>) -> Answer<Self::WatchStream> {
+        Err(Status::unimplemented("cardboard"))
+    }
+
+    async fn cordon(&self, _: Request<CordonRequest>) -> Answer<CordonResponse> {
+        Err(Status::unimplemented("cardboard"))
+    }
+
+    async fn uncordon(&self, _: Request<UncordonRequest>) -> Answer<UncordonResponse> {
+        Err(Status::unimplemented("cardboard"))
+    }
+
+    async fn delete(&self, _: Request<DeleteNodeRequest>) -> Answer<DeleteNodeResponse> {
+        Err(Status::unimplemented("cardboard"))
+    }
+}
+
+#[tonic::async_trait]
 impl NotificationService for Cardboard {
     async fn list_receivers(
         &self,
@@ -263,6 +299,7 @@ pub(crate) fn serve(cardboard: Cardboard) -> (tokio::runtime::Runtime, Arc<Cardb
     let address = listener.address();
     let services = Routes::new(JobServiceServer::from_arc(cardboard.clone()))
         .add_service(QueueServiceServer::from_arc(cardboard.clone()))
+        .add_service(NodeServiceServer::from_arc(cardboard.clone()))
         .add_service(HistoryServiceServer::from_arc(cardboard.clone()))
         .add_service(NotificationServiceServer::from_arc(cardboard.clone()))
         .add_service(AccessServiceServer::from_arc(cardboard.clone()));

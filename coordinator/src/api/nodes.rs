@@ -1,10 +1,19 @@
 //! `muster.v1.NodeService`.
 
+use std::sync::Arc;
+
 use muster_core::{
-    fleet::{Actor, Request as FleetRequest, view::NodeView},
+    fleet::{
+        Actor, Request as FleetRequest,
+        node_list::{Seen, Wanted, find},
+        view::NodeView,
+    },
     id::{NodeName, node_name_error},
 };
-use muster_proto::{convert::jobs as wire, v1};
+use muster_proto::{
+    convert::{jobs as wire, node_list::sums},
+    v1,
+};
 use tonic::{Request, Response, Status};
 
 use super::{
@@ -31,6 +40,14 @@ impl v1::node_service_server::NodeService for Nodes {
             "" => None,
             token => Some(node_name("page_token", token).map_err(|_| page::bad_token())?),
         };
+        if let Some(search) = request.search {
+            if after.is_some() {
+                let why = "must be empty with a search, which has skip";
+                return Err(status::invalid("page_token", why));
+            }
+            let found = self.search(&rights, &search, page::size(request.page_size));
+            return Ok(Response::new(found));
+        }
         let nodes = self.0.handle.nodes();
         let nodes = nodes.borrow();
         let items = nodes
@@ -41,6 +58,7 @@ impl v1::node_service_server::NodeService for Nodes {
         Ok(Response::new(v1::ListNodesResponse {
             nodes,
             next_page_token,
+            sums: None,
         }))
     }
 
@@ -163,6 +181,41 @@ fn shown(rights: &Rights, view: &NodeView) -> v1::Node {
 }
 
 impl Nodes {
+    /// The part of the nodes that a person looks at. Only its nodes become messages.
+    fn search(
+        &self,
+        rights: &Rights,
+        search: &v1::NodeSearch,
+        size: usize,
+    ) -> v1::ListNodesResponse {
+        let may_see = |namespace: &str| rights.scope.has(namespace);
+        let wanted = Wanted {
+            text: &search.text,
+            skip: search.skip as usize,
+            most: size,
+        };
+        // The engine waits until this is let go, so nothing is searched before.
+        let all: Vec<Arc<NodeView>> = {
+            let nodes = self.0.handle.nodes();
+            let nodes = nodes.borrow();
+            nodes.after(None).map(|(_, view)| view.clone()).collect()
+        };
+        let seen = all.iter().map(|view| Seen {
+            view,
+            may_see: &may_see,
+        });
+        let found = find(seen, wanted);
+        let shown = found
+            .nodes
+            .iter()
+            .map(|seen| ((), self.0.usages.of_node(shown(rights, seen.view))));
+        v1::ListNodesResponse {
+            nodes: page::fill(size, shown).0,
+            next_page_token: String::new(),
+            sums: Some(sums(&found)),
+        }
+    }
+
     async fn ask_node(&self, actor: Actor, request: FleetRequest) -> Result<v1::Node, Status> {
         let answer = self
             .0

@@ -414,11 +414,21 @@ async fn a_wrong_request_is_refused_in_the_same_words_everywhere() {
         (
             refusal(nodes().list(v1::ListNodesRequest {
                 page_token: "..".into(),
-                page_size: 0,
+                ..Default::default()
             }))
             .await,
             Code::InvalidArgument,
             "page_token: is not one that this server gave; start again without",
+        ),
+        (
+            refusal(nodes().list(v1::ListNodesRequest {
+                page_token: "a".into(),
+                search: Some(v1::NodeSearch::default()),
+                ..Default::default()
+            }))
+            .await,
+            Code::InvalidArgument,
+            "page_token: must be empty with a search, which has skip",
         ),
         (
             refusal(nodes().cordon(v1::CordonRequest {

@@ -1,12 +1,15 @@
 //! Nodes as users see and cordon them.
 
+use muster_coordinator::trust::Role;
 use muster_core::exit::Exit;
 use muster_proto::v1::{
     self, agent_message::Message as FromAgent, coordinator_message::Message as ToAgent,
 };
+use muster_rpc::Clients;
 use tonic::Code;
 
 use crate::{
+    access::Secure,
     agent::{FakeAgent, Order, RawSession, hello, say},
     server::{Server, phase, spec, within},
 };
@@ -53,7 +56,7 @@ async fn a_node_is_listed_cordoned_and_forgotten() {
         .nodes()
         .list(v1::ListNodesRequest {
             page_size: 1,
-            page_token: String::new(),
+            ..v1::ListNodesRequest::default()
         })
         .await
         .unwrap()
@@ -65,6 +68,7 @@ async fn a_node_is_listed_cordoned_and_forgotten() {
     let rest = v1::ListNodesRequest {
         page_size: 1,
         page_token: page.next_page_token,
+        search: None,
     };
     assert_eq!(
         server.nodes().list(rest).await.unwrap().into_inner().nodes[0].name,
@@ -305,4 +309,101 @@ async fn which_job_holds_which_gpu_is_told() {
     agent.orders.send(Order::Exit(Exit::Code(0))).await.unwrap();
     let holds = |node: &v1::Node| node.runs.iter().any(|run| !run.gpus.is_empty());
     server.until_node("node-a", |node| !holds(node)).await;
+}
+
+/// The names of what is found, and how many match.
+async fn found(clients: &Clients, text: &str, skip: u32, page_size: u32) -> (Vec<String>, u32) {
+    let request = v1::ListNodesRequest {
+        page_size,
+        search: Some(v1::NodeSearch {
+            text: text.into(),
+            skip,
+        }),
+        ..v1::ListNodesRequest::default()
+    };
+    let answer = clients.nodes().list(request).await.unwrap().into_inner();
+    assert_eq!(answer.next_page_token, "", "skip leads to the next page");
+    let names = answer.nodes.into_iter().map(|node| node.name);
+    (names.collect(), answer.sums.unwrap().matching)
+}
+
+#[tokio::test]
+async fn nodes_are_searched_with_trouble_first_and_page_by_page() {
+    let server = Server::start().await;
+    let _a = FakeAgent::with_gpu(&server, "node-a", "13.0").await;
+    let _b = FakeAgent::start(&server, "node-b", &[], true).await;
+    let _c = FakeAgent::start(&server, "node-c", &[], true).await;
+    let cordon = v1::CordonRequest {
+        name: "node-c".into(),
+        ..v1::CordonRequest::default()
+    };
+    server.nodes().cordon(cordon).await.unwrap();
+    let clients = &server.clients;
+    within(async { while found(clients, "cordoned", 0, 0).await.1 == 0 {} }).await;
+
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    for (text, skip, most, expected, matching) in [
+        ("", 0, 0, names(&["node-c", "node-a", "node-b"]), 3),
+        ("", 1, 1, names(&["node-a"]), 3),
+        ("", 3, 1, names(&[]), 3),
+        ("NODE-", u32::MAX, 0, names(&[]), 3),
+        ("h100", 0, 0, names(&["node-a"]), 1),
+        ("ready, cordoned", 0, 0, names(&["node-c"]), 1),
+        ("<script>", 0, 0, names(&[]), 0),
+    ] {
+        let answer: (Vec<String>, u32) = found(clients, text, skip, most).await;
+        assert_eq!(answer, (expected, matching), "{text:?} {skip} {most}");
+    }
+    let search = v1::ListNodesRequest {
+        search: Some(v1::NodeSearch {
+            text: "node-b".into(),
+            skip: 0,
+        }),
+        ..v1::ListNodesRequest::default()
+    };
+    let answer = server.nodes().list(search).await.unwrap().into_inner();
+    let expected = v1::NodeSums {
+        matching: 1,
+        nodes: 3,
+        ready: 3,
+        cordoned: 1,
+        gpus: 1,
+        ..v1::NodeSums::default()
+    };
+    assert_eq!(answer.sums, Some(expected), "all nodes are counted");
+    let plain = server.nodes().list(v1::ListNodesRequest::default()).await;
+    let plain = plain.unwrap().into_inner();
+    assert_eq!((plain.nodes.len(), plain.sums), (3, None));
+}
+
+#[tokio::test]
+async fn nobody_finds_a_node_by_a_job_that_he_may_not_see() {
+    let secure = Secure::start().await;
+    let own = secure.host("n1").await;
+    let _agent = FakeAgent::over(&secure.as_whom(&own).await, "n1").await;
+    let viewer = async |name: &str, namespaces: &[&str]| {
+        let user = secure.user(name, Some((Role::Viewer, namespaces))).await;
+        secure.as_whom(&user).await
+    };
+    let everybody = secure.user("root", Some((Role::Operator, &[]))).await;
+    let root = secure.as_whom(&everybody).await;
+    let submit = v1::SubmitRequest {
+        r#ref: Some(v1::JobRef {
+            namespace: "team-b".into(),
+            name: "secret".into(),
+        }),
+        spec: Some(spec(1)),
+        ..v1::SubmitRequest::default()
+    };
+    within(root.jobs().submit(submit)).await.unwrap();
+    within(async { while found(&root, "secret", 0, 0).await.1 == 0 {} }).await;
+    let theirs = viewer("bob", &["team-b"]).await;
+    let ours = viewer("ann", &["team-a"]).await;
+    assert_eq!(found(&theirs, "secret", 0, 0).await.1, 1);
+    assert_eq!(found(&ours, "secret", 0, 0).await.1, 0);
+    assert_eq!(
+        found(&ours, "n1", 0, 0).await.1,
+        1,
+        "the node itself is no secret"
+    );
 }

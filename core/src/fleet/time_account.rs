@@ -438,7 +438,7 @@ mod tests {
         let text = serde_json::to_string(&account).unwrap();
         assert_eq!(
             text,
-            r#"{"since":1000000,"spent":[{"state":"queued","time":1000000},{"state":"reforming","cause":"NodeLost","phase":"stop","time":2000000,"gpuTime":4000000}],"open":{"state":"waiting","wait":"BackOff","since":4000000,"gpus":0}}"#
+            r#"{"since":1000000,"spent":[{"state":"queued","time":1000000},{"state":"reforming","cause":"NodeLost","phase":"stop","time":2000000,"gpuTime":4000000}],"open":{"state":"waiting","wait":"BackOff","since":4000000,"gpus":0},"heldUntil":4000000}"#
         );
         assert_eq!(serde_json::from_str::<TimeAccount>(&text).unwrap(), account);
         let later = text

@@ -47,11 +47,11 @@ pub(super) fn value(report: &NodeReport, key: &str) -> Option<String> {
         SYSTEM => "linux".into(),
         PRESENT if !report.gpus.is_empty() => "true".into(),
         COUNT if !report.gpus.is_empty() => report.gpus.len().to_string(),
-        PRODUCT => alike(report, |gpu| gpu.model.replace(' ', "-"))?,
+        PRODUCT => alike(report, |gpu| gpu.model.as_str())?.replace(' ', "-"),
         // In MiB.
-        MEMORY => alike(report, |gpu| (gpu.memory_bytes >> 20).to_string())?,
-        COMPUTE_MAJOR => part(&alike(report, |gpu| gpu.compute_capability.clone())?, 0)?,
-        COMPUTE_MINOR => part(&alike(report, |gpu| gpu.compute_capability.clone())?, 1)?,
+        MEMORY => alike(report, |gpu| gpu.memory_bytes >> 20)?.to_string(),
+        COMPUTE_MAJOR => part(alike(report, |gpu| gpu.compute_capability.as_str())?, 0)?,
+        COMPUTE_MINOR => part(alike(report, |gpu| gpu.compute_capability.as_str())?, 1)?,
         DRIVER => driver()?.version.clone(),
         DRIVER_MAJOR => part(&driver()?.version, 0)?,
         DRIVER_MINOR => part(&driver()?.version, 1)?,
@@ -63,7 +63,7 @@ pub(super) fn value(report: &NodeReport, key: &str) -> Option<String> {
 }
 
 /// What all GPUs of the node have in common.
-fn alike(report: &NodeReport, of: impl Fn(&Gpu) -> String) -> Option<String> {
+fn alike<'a, T: PartialEq>(report: &'a NodeReport, of: impl Fn(&'a Gpu) -> T) -> Option<T> {
     let first = of(report.gpus.first()?);
     let all = report.gpus.iter().all(|gpu| of(gpu) == first);
     all.then_some(first)

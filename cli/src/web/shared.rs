@@ -3,7 +3,7 @@
 //! coordinator, so all may see the same answer.
 //!
 //! A page is made by one reader at a time; who comes meanwhile waits for it. No reader gets a page that was begun longer than
-//! `FRESH` before they came, so a coordinator that is gone is missed at once. An answer that is no page is not shared.
+//! `FRESH` before they came, so a coordinator that is gone is missed within a second. An answer that is no page is not shared.
 
 use std::{
     collections::HashMap,

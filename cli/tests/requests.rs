@@ -520,7 +520,7 @@ fn refusals_have_their_codes() {
             " did not answer within --request-timeout\n",
         ),
         (
-            &["nodes"],
+            &["get", "events"],
             1,
             " does not know this request; is it an older version?\n",
         ),

@@ -81,7 +81,7 @@ pub(crate) async fn queue(cx: &Context, args: Queue) -> Result<(), Failure> {
 
 /// The order of the jobs that wait, and when they will start. The queue is of use without, so it is no failure if nobody says it.
 async fn said(cx: &Context, client: &Client) -> ListQueuesResponse {
-    let (said, missing) = queues::of_waiting(client).await;
+    let (said, missing) = queues::of_waiting(client, cx.format() != Format::Name).await;
     missing.into_iter().for_each(|missing| cx.say(missing));
     said
 }

@@ -67,7 +67,7 @@ pub(crate) async fn queue(client: &Client, namespace: &str) -> Answer<QueueStory
         namespace: namespace.to_owned(),
         ..QueueStory::default()
     };
-    let (queues, missing) = get::queues::of_waiting(client).await;
+    let (queues, missing) = get::queues::of_waiting(client, true).await;
     story.queues = queues;
     story.missing = missing.unwrap_or_default();
     Ok(story)

@@ -31,7 +31,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Slurm's default is five minutes. Jobs that last for minutes need it sooner, and it takes a few milliseconds.
+/// Slurm's default is five minutes. Jobs that last for minutes need it sooner.
 const RECKONED_EVERY: Duration = Duration::from_secs(60);
 
 /// Who has used what, as of the last time that it was reckoned.

@@ -39,13 +39,16 @@ pub(crate) async fn list(
 
 /// What a list of those that wait needs: the queues, the order, and when each will start. Estimates alone may be asked for too often, and the list
 /// is of use without all of it. So what is missing is said, and it is no failure.
-pub(crate) async fn of_waiting(client: &Client) -> (ListQueuesResponse, Option<String>) {
+pub(crate) async fn of_waiting(
+    client: &Client,
+    estimates: bool,
+) -> (ListQueuesResponse, Option<String>) {
     let ask = |start_estimates| ListQueuesRequest {
         start_estimates,
         order: true,
         ..ListQueuesRequest::default()
     };
-    match list(client, ask(true)).await {
+    match list(client, ask(estimates)).await {
         Ok(answer) => (answer, None),
         Err(status) => {
             let missing = format!("{NO_STARTS}: {}", client.failure(status));
